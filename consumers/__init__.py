@@ -1,0 +1,1 @@
+"""Stages that use it: verifier, gatherer, grader, advantage publisher, learner."""

@@ -1,0 +1,1 @@
+"""The code agent: messages in, actions in a sandbox, a patch out."""

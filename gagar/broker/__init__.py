@@ -1,0 +1,1 @@
+"""A local Apache Kafka from jars and a Java runtime."""

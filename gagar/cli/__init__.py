@@ -1,0 +1,1 @@
+"""The process edge: the command, run files, processes, views."""

@@ -1,0 +1,178 @@
+"""The run file: one TOML file, a table per stage and a few shared ones; `--set table.key=value` is the only override.
+
+In: a path and overrides. Out: a `Run` (the shared tables, checked) and the stages' tables, still raw; `convert` turns one
+into its type. Environment variables hold addresses and secrets only: `GAGAR_KAFKA_BOOTSTRAP_SERVERS`.
+Every fault is a ConfigError that names the key, what was expected and what came, before anything is connected to.
+"""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from gagar.errors import ConfigError
+
+C = TypeVar("C", bound=msgspec.Struct)
+
+
+def require(is_ok: bool, key: str, expected: str, got: object) -> None:
+    """Raises ValueError in the one form of configuration errors; for `__post_init__` of tables."""
+    if not is_ok:
+        raise ValueError(f"{key}: expected {expected}, got {got!r}")
+
+
+class RunTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[run]: what names a run and where its files are."""
+
+    name: str
+    """Prefix of topics, consumer groups and transactional ids: `<name>.<topic>`."""
+    dir: str = ".gagar"
+    """Data of the local broker, policies, checkpoints, logs, reports."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        is_name = self.name.replace("-", "").replace("_", "").isalnum() and self.name.isascii() and len(self.name) <= 80
+        require(is_name, "run.name", "1 to 80 ASCII letters, digits, - and _", self.name)
+
+
+class KafkaTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[kafka]: which cluster."""
+
+    bootstrap_servers: str = ""
+    """`host:port,...`; empty: the local broker under `run.dir`."""
+    num_partitions: int = 4
+    """Of every topic keyed by group_id: the most processes that a stage can use."""
+    replication_factor: int = 1
+
+    def __post_init__(self) -> None:
+        require(1 <= self.num_partitions <= 1024, "kafka.num_partitions", "1 to 1024", self.num_partitions)
+        require(1 <= self.replication_factor <= 9, "kafka.replication_factor", "1 to 9", self.replication_factor)
+
+
+class PolicyTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policy]: what is trained."""
+
+    path: str
+    """Directory of a Hugging Face causal language model: config, tokenizer with chat template, safetensors."""
+
+
+class TasksTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[tasks]: JSON Lines files of tasks, see gagar.tasks."""
+
+    train: str
+    heldout: str
+    """Tasks of the evaluation; no training sees them."""
+
+
+class TrainingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[training]: the quantities that sampler, gatherer and learner share."""
+
+    group_size: int = 8
+    groups_per_step: int = 8
+    max_staleness: int = 2
+    """Steps; a group whose oldest token is older when it would be trained is dropped as stale."""
+    num_steps: int = 60
+    """Optimizer steps until the planned end."""
+    evaluate_every: int = 0
+    """Steps between evaluations beside those at the start and at the end; 0: none."""
+    evaluation_group_size: int = 4
+    """Attempts at each held-out task in an evaluation."""
+    rollout_deadline_s: float = 600.0
+    """From request to the end of an attempt, waiting included."""
+
+    def __post_init__(self) -> None:
+        require(2 <= self.group_size <= 1024, "training.group_size", "2 to 1024", self.group_size)
+        require(1 <= self.groups_per_step <= 4096, "training.groups_per_step", "1 to 4096", self.groups_per_step)
+        require(0 <= self.max_staleness <= 64, "training.max_staleness", "0 to 64", self.max_staleness)
+        require(self.num_steps >= 1, "training.num_steps", "1 or more", self.num_steps)
+        require(self.evaluate_every >= 0, "training.evaluate_every", "0 or more", self.evaluate_every)
+        require(self.evaluation_group_size >= 1, "training.evaluation_group_size", "1 or more", self.evaluation_group_size)
+        require(self.rollout_deadline_s > 0, "training.rollout_deadline_s", "more than 0", self.rollout_deadline_s)
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The shared tables, typed, and the others as they came."""
+
+    run: RunTable
+    kafka: KafkaTable
+    policy: PolicyTable
+    tasks: TasksTable
+    training: TrainingTable
+    stages: dict[str, dict[str, Any]]
+    """The other tables by name; `gagar.cli` checks that each belongs to a stage."""
+    root: str
+    """Directory of the run file; relative paths of the file start there."""
+
+    @property
+    def dir(self) -> Path:
+        """`run.dir`, absolute."""
+        return self.resolve(self.run.dir)
+
+    def resolve(self, path: str) -> Path:
+        """A path of the run file, absolute. `gagar:nano/x` lies in the installed package's data."""
+        if path.startswith("gagar:"):
+            return Path(__file__).parent / "data" / path.removeprefix("gagar:")
+        return (Path(self.root) / path).resolve()
+
+    def topic(self, name: str) -> str:
+        """The topic's name on the cluster."""
+        return f"{self.run.name}.{name}"
+
+
+SHARED: dict[str, type[msgspec.Struct]] = {
+    "run": RunTable,
+    "kafka": KafkaTable,
+    "policy": PolicyTable,
+    "tasks": TasksTable,
+    "training": TrainingTable,
+}
+
+
+def convert(table: str, raw: dict[str, Any], into: type[C]) -> C:
+    """A table as its type; raises ConfigError naming `table.key` on an unknown key, a wrong type or an impossible value."""
+    try:
+        return msgspec.convert(raw, into)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        cause = error.__cause__
+        if isinstance(cause, ValueError):
+            raise ConfigError(str(cause)) from error
+        what, _, where = text.partition(" - at `$.")
+        key = f"{table}.{where.rstrip('`')}" if where else table
+        known = ", ".join(into.__struct_fields__)
+        raise ConfigError(f"{key}: {what[:1].lower()}{what[1:]}; the keys of [{table}] are {known}") from error
+
+
+def apply_override(tables: dict[str, Any], override: str) -> None:
+    """Sets one `table.key=value` in place; the value is TOML, or else a string. Raises ConfigError if it has another form."""
+    path, is_given, text = override.partition("=")
+    table, _, key = path.strip().partition(".")
+    if not is_given or not table or not key:
+        raise ConfigError(f"--set {override}: expected table.key=value, e.g. --set training.num_steps=20")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    tables.setdefault(table, {})[key] = value
+
+
+def load_run(path: Path, overrides: tuple[str, ...] = ()) -> Run:
+    """The run file at `path` with `overrides` applied; raises ConfigError."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"run file {path}: expected a TOML file, got nothing there; name one with --run") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"run file {path}: expected TOML, got {error}") from error
+    for override in overrides:
+        apply_override(tables, override)
+    servers = os.environ.get("GAGAR_KAFKA_BOOTSTRAP_SERVERS")
+    if servers:
+        tables.setdefault("kafka", {})["bootstrap_servers"] = servers
+    for name, value in tables.items():
+        if not isinstance(value, dict):
+            raise ConfigError(f"{name}: expected a table, got {value!r}; write it as [{name}]")
+    shared: dict[str, Any] = {name: convert(name, tables.pop(name, {}), kind) for name, kind in SHARED.items()}
+    return Run(**shared, stages=tables, root=str(path.resolve().parent))

@@ -1,0 +1,51 @@
+"""The engine port: exact token ids in, sampled token ids with their behaviour log-probabilities and policy versions out."""
+
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How to sample. top_p and top_k are left at "everything", so that the learner's distribution is the same."""
+
+    temperature: float = 1.0
+    max_new_tokens: int = 1024
+    seed: int = 0
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """What was sampled after a prompt; all lists are [num sampled], the end token included if it was sampled."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    """Of the distribution really sampled from (after temperature)."""
+    policy_versions: list[int]
+    """Version whose weights sampled each token."""
+    finish: Literal["stop", "length"]
+
+
+class Engine(Protocol):
+    """Samples for many callers at once; batches them by itself."""
+
+    async def open(self) -> None:
+        """Loads the model at the initial path; raises ConfigError for a model that cannot be read."""
+
+    async def generate(self, prompt_ids: list[int], params: SamplingParams) -> Completion:
+        """One completion; cancelling the call frees its place. Raises UnavailableError if the engine is down."""
+
+    async def load_weights(self, location: Path, version: int) -> None:
+        """Loads `model.safetensors` of a directory while callers wait between two tokens; raises ConfigError if the weights
+        belong to another model, and then the old ones stay."""
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the loaded weights; -1 before the first."""
+
+    def render(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of a chat up to where the assistant speaks, by the model's chat template."""
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Text of sampled ids, special tokens left out."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Graders: which of the passing patches of a group are better."""

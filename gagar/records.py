@@ -1,0 +1,350 @@
+"""Every record that travels on a topic, and the functions that put it into bytes.
+
+Map-encoded MessagePack with a tag `<name>/<version>`. A record evolves only by adding a defaulted field; golden bytes of each
+released version guard that. Unknown fields are ignored, unknown tags are bad records. Times are Unix seconds.
+"""
+
+from typing import Literal, TypeVar
+
+import msgspec
+
+from gagar.arrays import Tensor
+from gagar.errors import BadRecordError
+
+Purpose = Literal["training", "evaluation"]
+TrajectoryStatus = Literal["completed", "truncated", "failed", "timeout", "cancelled"]
+VerdictStatus = Literal["passed", "failed", "invalid"]
+"""`invalid`: an infrastructure fault; the member is left out of all statistics, never counted as reward 0."""
+OutcomeKind = Literal["trained", "evaluated", "dropped"]
+DropReason = Literal["", "all_passed", "all_failed", "too_few_valid", "stale", "ended", "lost", "dead_letter"]
+
+
+class LogRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Where a record lies. Example: `trajectory-tokens[3]@118`."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+class RolloutRequest(msgspec.Struct, frozen=True, kw_only=True, tag="rollout-request/1"):
+    """One attempt to make. Written by the sampler, read by rollout worker and gatherer."""
+
+    group_id: str
+    """`<purpose letter><round or index>-<number>`, unique in the run; the key of every record of the group."""
+    sample_index: int
+    """0 .. group_size - 1."""
+    group_size: int
+    task_id: str
+    purpose: Purpose
+    seed: int
+    """Seeds the sampling of this attempt."""
+    step: int
+    """Optimizer step of the newest policy version the sampler knew when it asked; names the evaluation round."""
+    requested_at: float
+    deadline: float
+    """Every rollout ends by then, one way or another."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a transcript."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True, tag="trajectory/1"):
+    """What people and graders read of one attempt. Written by the rollout worker; read by verifier and, by reference, grader."""
+
+    group_id: str
+    sample_index: int
+    task_id: str
+    purpose: Purpose
+    request: LogRef
+    tokens: LogRef | None
+    """The attempt's `TrajectoryTokens`; none if nothing was sampled."""
+    status: TrajectoryStatus
+    failure: str = ""
+    """Why the status is not `completed`, for people."""
+    infrastructure: bool = False
+    """The attempt ended on account of sandbox, engine or worker, not of the agent."""
+    messages: list[Message] = []
+    patch: str = ""
+    """Unified diff against the task's base tree; empty if nothing was changed."""
+    num_turns: int = 0
+    num_prompt_tokens: int = 0
+    num_sampled_tokens: int = 0
+    policy_version_min: int = -1
+    """Oldest version that sampled a token of it; -1 if none did."""
+    policy_version_max: int = -1
+    started_at: float = 0.0
+    duration_s: float = 0.0
+    generation_s: float = 0.0
+    """The part of `duration_s` spent sampling."""
+
+
+class TrajectoryTokens(msgspec.Struct, frozen=True, kw_only=True, tag="trajectory-tokens/1"):
+    """What the learner reads of one attempt: aligned arrays [T]. `check_alignment` proves it."""
+
+    group_id: str
+    sample_index: int
+    token_ids: Tensor
+    """i4 [T]: prompt and sampled tokens in context order, exactly as sampled."""
+    loss_mask: Tensor
+    """u1 [T]: 1 on sampled tokens only."""
+    behaviour_logprobs: Tensor
+    """f4 [T]: log-probability under the distribution really sampled from; 0 where loss_mask is 0."""
+    policy_versions: Tensor
+    """i4 [T]: version that sampled the token; -1 where loss_mask is 0."""
+
+
+class PatchMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of a patch by which the `rules` grader orders, and reports count."""
+
+    num_added_lines: int = 0
+    num_removed_lines: int = 0
+    num_files: int = 0
+    num_files_out_of_scope: int = 0
+    """Touched files that the task's scope does not name."""
+    num_needless_statements: int = 0
+    """Unused names and imports, unreachable or effect-free statements that the patch brought in."""
+
+    @property
+    def is_clean(self) -> bool:
+        """No needless statement and no edit outside the task."""
+        return self.num_files_out_of_scope == 0 and self.num_needless_statements == 0
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict/1"):
+    """What the tests said of one attempt. Written by the verifier, read by the gatherer."""
+
+    group_id: str
+    sample_index: int
+    task_id: str
+    purpose: Purpose
+    request: LogRef
+    trajectory: LogRef
+    tokens: LogRef | None
+    status: VerdictStatus
+    reason: str = ""
+    """Why it did not pass, for people; first line only."""
+    num_tests_expected: int = 0
+    num_tests_passed: int = 0
+    measures: PatchMeasures = PatchMeasures()
+    patch_digest: str = ""
+    """sha256 of the normalised patch; equal digests are the same solution."""
+    trajectory_status: TrajectoryStatus = "completed"
+    num_turns: int = 0
+    num_prompt_tokens: int = 0
+    num_sampled_tokens: int = 0
+    policy_version_min: int = -1
+    policy_version_max: int = -1
+    duration_s: float = 0.0
+    """Seconds in the sandbox."""
+
+    @property
+    def reward(self) -> float:
+        """1.0 if passed, else 0.0; meaningless if the status is `invalid`."""
+        return 1.0 if self.status == "passed" else 0.0
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True, tag="group/1"):
+    """A complete group with passing and failing valid members. Written by the gatherer, read by the grader."""
+
+    group_id: str
+    task_id: str
+    group_size: int
+    members: list[Verdict]
+    """Valid members only, by sample_index."""
+    num_invalid: int = 0
+    num_missing: int = 0
+    requested_at: float = 0.0
+
+
+class Grade(msgspec.Struct, frozen=True, kw_only=True):
+    """The grader's judgement of one passing member."""
+
+    sample_index: int
+    tier: Literal[1, 2, 3]
+    position: int
+    """Place in the whole ranking from 0; equal positions are ties."""
+    evidence: list[str] = []
+    """What was held against it."""
+
+
+class GradedGroup(msgspec.Struct, frozen=True, kw_only=True, tag="graded-group/1"):
+    """A group and the ranking of its passing members. Written by the grader, read by the advantage publisher."""
+
+    group: Group
+    grader: str
+    """Kind and version of the grader."""
+    grades: list[Grade] = []
+    """One for each passing member; empty if the group was not graded."""
+    fallback: str = ""
+    """Why the group keeps its GRPO advantages; empty if the grades count."""
+
+    @property
+    def group_id(self) -> str:
+        return self.group.group_id
+
+
+class MemberAdvantage(msgspec.Struct, frozen=True, kw_only=True):
+    """One trajectory to train on."""
+
+    sample_index: int
+    trajectory: LogRef
+    tokens: LogRef
+    num_prompt_tokens: int
+    num_sampled_tokens: int
+    policy_version_min: int
+    policy_version_max: int
+    reward: float
+    grpo_advantage: float
+    """R_i - mean(R) over valid members."""
+    weight: float
+    """Factor f_i in (0, 1]; 1 for failing members."""
+    advantage: float
+    """After redistribution."""
+
+
+class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, tag="group-advantages/1"):
+    """Redistributed advantages of one group. Written by the advantage publisher, read by the learner."""
+
+    group_id: str
+    task_id: str
+    members: list[MemberAdvantage]
+    """Valid members that have tokens, by sample_index."""
+    grader: str
+    fallback: str
+    rescale: float
+    """Lambda: what restores the passing sum."""
+    was_capped: bool
+    """Lambda met its bound: the sum law holds only after recentring."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome/1"):
+    """How a group ended. Exactly one counts for each requested group."""
+
+    group_id: str
+    task_id: str
+    purpose: Purpose
+    kind: OutcomeKind
+    reason: DropReason = ""
+    run_id: str = ""
+    """The learner's run, if `trained`."""
+    step: int = -1
+    """The step that it was trained at, or the evaluation round that it belongs to; -1 if dropped."""
+    policy_version_min: int = -1
+    policy_version_max: int = -1
+    staleness: int = -1
+    """Steps between the oldest token's version and the version trained; -1 if not trained."""
+    num_requested: int = 0
+    num_valid: int = 0
+    num_passed: int = 0
+    num_clean: int = 0
+    """Passing members without needless statement or edit outside the task."""
+    num_sampled_tokens: int = 0
+    """Over valid members."""
+    at: float = 0.0
+
+
+class LineageEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of a run that survive: those up to and with `last_step` of `run_id`."""
+
+    run_id: str
+    last_step: int
+
+
+class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy-version/1"):
+    """A policy that the rollout workers can load. Written by the learner, read by rollout worker and sampler."""
+
+    run_id: str
+    version: int
+    """Grows by one each step; the version that exists after `step` optimizer steps."""
+    step: int
+    lineage: list[LineageEntry] = []
+    """Earlier runs that this one continues, oldest first."""
+    location: str
+    """Directory of a Hugging Face model with safetensors weights."""
+    checksum: str
+    """sha256 of `model.safetensors`, hexadecimal."""
+    is_last: bool = False
+    """The planned end: no step follows."""
+    metrics: dict[str, float] = {}
+    """Of the step that made it: loss, grad_norm, clip_fraction, staleness_mean, ..."""
+    created_at: float = 0.0
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, tag="dead-letter/1"):
+    """A rejected record as it came, and why."""
+
+    stage: str
+    source: LogRef
+    error: str
+    """Message, and the traceback if it was not a bad record."""
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes]] = []
+    at: float = 0.0
+
+
+Record = (
+    RolloutRequest
+    | Trajectory
+    | TrajectoryTokens
+    | Verdict
+    | Group
+    | GradedGroup
+    | GroupAdvantages
+    | Outcome
+    | PolicyVersion
+    | DeadLetter
+)
+R = TypeVar("R", bound=msgspec.Struct)
+
+SENTINEL_LOGPROB = -9999.0
+"""How some engines write minus infinity; a bad record."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoders: dict[type, msgspec.msgpack.Decoder[Record]] = {}
+
+
+def encode(record: Record) -> bytes:
+    """Bytes of a record, the tag included."""
+    return _encoder.encode(record)
+
+
+def decode(record_type: type[R], data: bytes | memoryview) -> R:
+    """The record in `data`; raises BadRecordError if it is another one or malformed. Arrays inside share memory with `data`."""
+    decoder = _decoders.get(record_type)
+    if decoder is None:
+        decoder = _decoders[record_type] = msgspec.msgpack.Decoder(record_type)
+    try:
+        return decoder.decode(data)  # type: ignore[return-value]
+    except msgspec.DecodeError as error:
+        raise BadRecordError(f"{record_type.__name__}: expected its MessagePack form, got {error}") from error
+
+
+def check_alignment(tokens: TrajectoryTokens) -> None:
+    """Raises BadRecordError unless all arrays have one length, the mask is 0/1 and sampled log-probabilities are real ones."""
+    import numpy as np
+
+    ids, mask = tokens.token_ids.view(), tokens.loss_mask.view()
+    logprobs, versions = tokens.behaviour_logprobs.view(), tokens.policy_versions.view()
+    what = f"trajectory-tokens {tokens.group_id}/{tokens.sample_index}"
+    lengths = {len(ids), len(mask), len(logprobs), len(versions)}
+    if len(lengths) != 1:
+        raise BadRecordError(f"{what}: expected arrays of one length, got {sorted(lengths)}")
+    kinds = (tokens.token_ids.dtype, tokens.loss_mask.dtype, tokens.behaviour_logprobs.dtype, tokens.policy_versions.dtype)
+    if kinds != ("i4", "u1", "f4", "i4"):
+        raise BadRecordError(f"{what}: expected dtypes i4 u1 f4 i4, got {' '.join(kinds)}")
+    if mask.max(initial=0) > 1:
+        raise BadRecordError(f"{what}: expected a loss_mask of 0 and 1, got {mask.max()}")
+    sampled = mask == 1
+    if not np.isfinite(logprobs).all() or (logprobs <= SENTINEL_LOGPROB).any() or (logprobs[sampled] > 0).any():
+        raise BadRecordError(f"{what}: expected finite log-probabilities <= 0, got {logprobs.min()} to {logprobs.max()}")
+    if (versions[sampled] < 0).any() or (ids < 0).any():
+        raise BadRecordError(f"{what}: expected token ids and versions of sampled tokens >= 0, got a negative one")

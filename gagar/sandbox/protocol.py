@@ -1,0 +1,67 @@
+"""The sandbox port: a workspace of files, commands and tests run in it, and nothing let out but their results.
+
+Implementations: `bubblewrap` (Linux host), `docker`; `subprocess` for trusted tasks, behind an explicit flag. Each self-tests in
+`open` and fails closed (UnavailableError). Paths in a workspace are relative, normal and POSIX; anything else is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import msgspec
+
+Tree = Mapping[str, str]
+"""Text files of a repository by path. Example: `{"src/x.py": "def f(): ...\\n"}`."""
+
+
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command in a workspace ended."""
+
+    exit_code: int
+    """-1 if it was killed."""
+    output: str
+    """stdout and stderr in order; head and tail kept within the limit, undecodable bytes replaced."""
+    is_timeout: bool = False
+
+
+class TestRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a test run said, test by test, over the launcher's own descriptor."""
+
+    __test__ = False
+    passed: tuple[str, ...]
+    """Ids of tests that ran and passed in all phases."""
+    failed: tuple[str, ...]
+    """Ids reported otherwise."""
+    is_complete: bool
+    """The report's end was received; without it nothing counts."""
+    is_timeout: bool = False
+    alarms: tuple[str, ...] = ()
+    """Canaries and other layers that say the test process was subverted."""
+    output: str = ""
+    """Bounded head and tail of what it printed, for people only."""
+    duration_s: float = 0.0
+
+
+class Workspace(Protocol):
+    """One attempt's files, in namespaces of their own, gone with the context."""
+
+    async def run(self, script: str, timeout_s: float) -> CommandResult:
+        """Runs a bash script in the root of the tree; the whole process tree is dead when it returns."""
+
+    async def read_tree(self) -> dict[str, str]:
+        """Regular text files now in the tree, bounded in number and bytes; links are not followed."""
+
+    async def run_tests(self, test_ids: Sequence[str], timeout_s: float) -> TestRun:
+        """Runs pytest on `test_ids` (`path::name`, parameters kept whole) with no configuration of the candidate's."""
+
+
+class Sandbox(Protocol):
+    """Makes workspaces. Any number at a time; the implementation bounds how many really run."""
+
+    async def open(self) -> None:
+        """Starts what is kept warm and tests that isolation holds; raises UnavailableError that names the way out."""
+
+    def workspace(self, tree: Tree) -> AbstractAsyncContextManager[Workspace]:
+        """A fresh workspace that holds `tree`; raises UnavailableError on a fault of the infrastructure."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""The stage runtime and its two transports: Kafka and memory."""

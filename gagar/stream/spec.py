@@ -1,0 +1,51 @@
+"""What a topic is and what a stage is: the types that `topology` fills in.
+
+The runtime, the administration and the graph all read these; nothing here connects to anything.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Kept = Literal["by time", "by bytes", "compacted"]
+StageKind = Literal["source", "transform", "effect", "reducer", "learner"]
+"""source: makes records from its own cursor and tables. transform: record in, records out, pure. effect: the same, async.
+reducer: keyed state over several inputs. learner: reads by its own positions, saved in checkpoints."""
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic, named without the run's prefix."""
+
+    name: str
+    record: type[msgspec.Struct]
+    """The one record type that it carries."""
+    kept: Kept
+    is_grouped: bool = True
+    """Keyed by group_id, and so partitioned like every other grouped topic; else one partition."""
+    max_record_bytes: int = 1 << 20
+    settings: dict[str, str] = {}
+    """Broker settings beyond those that `kept` and `max_record_bytes` give."""
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage: the consumer group, the table of the run file, the service and the module all bear its name."""
+
+    name: str
+    """Kebab-case; its table in the run file is the same with underscores."""
+    module: str
+    """Import path; it holds `Config` (the type of its table) and `main(settings)`, and is light to import."""
+    kind: StageKind
+    inputs: tuple[Topic, ...] = ()
+    """Consumed through the frontier (or, by the learner, through its checkpoint)."""
+    tables: tuple[Topic, ...] = ()
+    """Read whole from the start at each start and followed: no position is kept."""
+    references: tuple[Topic, ...] = ()
+    """Read by `LogRef` only."""
+    outputs: tuple[Topic, ...] = ()
+    holds_groups: bool = False
+    """Each input record is a whole group: a dead letter ends it with an outcome."""
+
+    @property
+    def table(self) -> str:
+        """Name of its table in the run file."""
+        return self.name.replace("-", "_")

@@ -1,0 +1,1 @@
+"""Stages that make work: the sampler and the rollout worker."""

@@ -1,0 +1,1 @@
+"""The pipeline as data: topics, stages, the graph."""

@@ -1,0 +1,63 @@
+"""The stages, as data: a line for each. `topology.graph` checks and draws them; `gagar up` starts them in this order."""
+
+from gagar.stream.spec import Stage
+from topology import topics
+
+SAMPLER = Stage(
+    name="sampler",
+    module="producers.sampler",
+    kind="source",
+    tables=(topics.OUTCOMES, topics.POLICY_VERSIONS),
+    outputs=(topics.ROLLOUT_REQUESTS,),
+)
+ROLLOUT_WORKER = Stage(
+    name="rollout-worker",
+    module="producers.rollout_worker",
+    kind="effect",
+    inputs=(topics.ROLLOUT_REQUESTS,),
+    tables=(topics.POLICY_VERSIONS,),
+    outputs=(topics.TRAJECTORY_TOKENS, topics.TRAJECTORIES),
+)
+VERIFIER = Stage(
+    name="verifier",
+    module="consumers.verifier",
+    kind="effect",
+    inputs=(topics.TRAJECTORIES,),
+    outputs=(topics.VERDICTS,),
+)
+GATHERER = Stage(
+    name="gatherer",
+    module="consumers.gatherer",
+    kind="reducer",
+    inputs=(topics.ROLLOUT_REQUESTS, topics.VERDICTS),
+    outputs=(topics.GROUPS, topics.OUTCOMES),
+)
+GRADER = Stage(
+    name="grader",
+    module="consumers.grader",
+    kind="effect",
+    inputs=(topics.GROUPS,),
+    references=(topics.TRAJECTORIES,),
+    outputs=(topics.GRADED_GROUPS, topics.OUTCOMES),
+    holds_groups=True,
+)
+ADVANTAGE_PUBLISHER = Stage(
+    name="advantage-publisher",
+    module="consumers.advantage_publisher",
+    kind="transform",
+    inputs=(topics.GRADED_GROUPS,),
+    outputs=(topics.ADVANTAGES, topics.OUTCOMES),
+    holds_groups=True,
+)
+LEARNER = Stage(
+    name="learner",
+    module="consumers.learner.stage",
+    kind="learner",
+    inputs=(topics.ADVANTAGES,),
+    references=(topics.TRAJECTORY_TOKENS,),
+    outputs=(topics.OUTCOMES, topics.POLICY_VERSIONS),
+    holds_groups=True,
+)
+
+STAGES: tuple[Stage, ...] = (SAMPLER, ROLLOUT_WORKER, VERIFIER, GATHERER, GRADER, ADVANTAGE_PUBLISHER, LEARNER)
+"""Every stage also writes `dead-letters`."""
