@@ -223,6 +223,16 @@ class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, tag="group-adva
     """Lambda: what restores the passing sum."""
     was_capped: bool
     """Lambda met its bound: the sum law holds only after recentring."""
+    shift: float = 0.0
+    """What recentring took from every member; 0 if not capped."""
+    num_requested: int = 0
+    num_valid: int = 0
+    """The baseline's count: members, and valid ones that have no tokens (they failed)."""
+    num_passed: int = 0
+    num_clean: int = 0
+    """Passing members without needless statement or edit outside the task."""
+    num_sampled_tokens: int = 0
+    """Over valid members."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome/1"):
@@ -234,9 +244,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome/1"):
     kind: OutcomeKind
     reason: DropReason = ""
     run_id: str = ""
-    """The learner's run, if `trained`."""
+    """The learner's run, if `trained`, or dropped by the learner: then the outcome counts only in the surviving lineage."""
     step: int = -1
-    """The step that it was trained at, or the evaluation round that it belongs to; -1 if dropped."""
+    """The step that it was trained at (or that the learner was making when it dropped it), or the evaluation round that it
+    belongs to; -1 if another stage dropped it."""
     policy_version_min: int = -1
     policy_version_max: int = -1
     staleness: int = -1
