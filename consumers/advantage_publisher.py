@@ -1,0 +1,106 @@
+"""Advantage publisher: graded groups in, advantages out.
+
+Input   graded-groups  one GradedGroup
+Output  advantages     one GroupAdvantages, same key
+State   none
+"""
+
+from functools import partial
+
+import msgspec
+
+from gagar.advantage import grpo_advantages, redistribute, tier_weights
+from gagar.config import require
+from gagar.errors import BadRecordError
+from gagar.grading.protocol import UnusableGradeError, check_grades
+from gagar.records import GradedGroup, GroupAdvantages, LogRef, MemberAdvantage, Verdict
+from gagar.stream.handlers import Settings
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[advantage_publisher] in the run file."""
+
+    max_rescale: float = 1.5
+    """Upper bound of the factor that restores the passing sum."""
+
+    def __post_init__(self) -> None:
+        require(1.0 <= self.max_rescale <= 100.0, "advantage_publisher.max_rescale", "1 to 100", self.max_rescale)
+
+
+def member_weights(graded: GradedGroup) -> tuple[list[float], str]:
+    """Factor of each member, [G], and why all are 1 if the grades do not count."""
+    group = graded.group
+    ones = [1.0] * len(group.members)
+    if graded.fallback:
+        return ones, graded.fallback
+    try:
+        check_grades(group, graded.grades)
+        factors = tier_weights(graded.grades)
+    except (UnusableGradeError, ValueError) as error:
+        return ones, f"unusable: {error}"
+    by_index = {grade.sample_index: factor for grade, factor in zip(graded.grades, factors, strict=True)}
+    return [by_index.get(member.sample_index, 1.0) for member in group.members], ""
+
+
+def assign_advantages(graded: GradedGroup, config: Config) -> list[GroupAdvantages]:
+    """The group's advantages; raises BadRecordError for a passing member without tokens."""
+    members = graded.group.members
+    weights, fallback = member_weights(graded)
+    passed = [member.status == "passed" for member in members]
+    plain = grpo_advantages([member.reward for member in members])
+    result = redistribute(plain, passed, weights, config.max_rescale)
+    rows = zip(members, plain, result.weights, result.advantages, strict=True)
+    trainable = [
+        _member(member, tokens, grpo, weight, advantage)
+        for member, grpo, weight, advantage in rows
+        if (tokens := _tokens(member)) is not None
+    ]
+    return [
+        GroupAdvantages(
+            group_id=graded.group_id,
+            task_id=graded.group.task_id,
+            members=trainable,
+            grader=graded.grader,
+            fallback=fallback,
+            rescale=result.rescale,
+            was_capped=result.was_capped,
+            shift=result.shift,
+            num_requested=graded.group.group_size,
+            num_valid=len(members),
+            num_passed=sum(passed),
+            num_clean=sum(member.measures.is_clean for member in members if member.status == "passed"),
+            num_sampled_tokens=sum(member.num_sampled_tokens for member in members),
+        )
+    ]
+
+
+def _tokens(member: Verdict) -> LogRef | None:
+    if member.tokens is None and member.status == "passed":
+        what = f"group {member.group_id}/{member.sample_index}"
+        raise BadRecordError(f"{what}: expected tokens of a passing member, got none")
+    return member.tokens
+
+
+def _member(member: Verdict, tokens: LogRef, grpo: float, weight: float, advantage: float) -> MemberAdvantage:
+    return MemberAdvantage(
+        sample_index=member.sample_index,
+        trajectory=member.trajectory,
+        tokens=tokens,
+        num_prompt_tokens=member.num_prompt_tokens,
+        num_sampled_tokens=member.num_sampled_tokens,
+        policy_version_min=member.policy_version_min,
+        policy_version_max=member.policy_version_max,
+        reward=member.reward,
+        grpo_advantage=grpo,
+        weight=weight,
+        advantage=advantage,
+    )
+
+
+def main(settings: Settings[Config]) -> None:
+    """Runs the stage until it is told to stop."""
+    from gagar.cli.serve import serve
+
+    from topology.stages import ADVANTAGE_PUBLISHER
+
+    serve(ADVANTAGE_PUBLISHER, settings, partial(assign_advantages, config=settings.config))

@@ -1,0 +1,112 @@
+"""GRPO advantages, and GAGAR's redistribution of them among the passing members of a group (arXiv 2609.32577).
+
+In: rewards, which members passed, a factor in (0, 1] for each. Out: advantages. Pure, float64; sums are exactly rounded
+(`math.fsum`), so no result depends on the order of the members.
+
+Laws, for G members with binary rewards: the sum over passing members is preserved and failing ones are unchanged (uncapped);
+the group's mean stays 0 (capped, by recentring); factors' ratios are kept; equivariant under permutation; ties equal; one
+passing member, or a ranking that tells nothing apart, gives exactly GRPO.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+
+from gagar.records import Grade
+
+TOP_WEIGHT = 1.0
+"""The best tied group of tier 1."""
+CLEAN_WEIGHT = 0.9
+"""Others of tier 1."""
+UPPER_WEIGHT, LOWER_WEIGHT = 0.85, 0.40
+"""First and last tied group of tier 2; linear between."""
+SINGLE_WEIGHT = 0.625
+"""The only tied group of tier 2."""
+REJECTED_WEIGHT = 0.20
+"""Tier 3."""
+
+
+class Redistribution(msgspec.Struct, frozen=True, kw_only=True):
+    """What `redistribute` made of a group; all lists are [G]."""
+
+    advantages: list[float]
+    weights: list[float]
+    """Factors in effect: as given for passing members, all 1 if there was nothing to redistribute, 1 for failing members."""
+    rescale: float
+    """Lambda: what restores the passing sum."""
+    was_capped: bool
+    shift: float
+    """What recentring took from every member; 0 if not capped."""
+
+
+def grpo_advantages(rewards: Sequence[float]) -> list[float]:
+    """R_i - mean(R) for each of [G] rewards of the valid members; not divided by the standard deviation."""
+    if not rewards:
+        return []
+    mean = math.fsum(rewards) / len(rewards)
+    return [reward - mean for reward in rewards]
+
+
+def redistribute(
+    advantages: Sequence[float], passed: Sequence[bool], weights: Sequence[float], max_rescale: float
+) -> Redistribution:
+    """Advantages [G] with the passing ones downweighted by `weights` and rescaled; raises ValueError on impossible input.
+
+    a+ = max(a, 0), lambda = sum_P a+ / sum_P f a+. While lambda <= max_rescale: lambda f a+ for passing members, the others as
+    they were. Else lambda = max_rescale, and the mean over the group is taken from every member.
+    """
+    _check(advantages, passed, weights, max_rescale)
+    positive = [(max(a, 0.0), f) for a, p, f in zip(advantages, passed, weights, strict=True) if p]
+    weighted_sum = math.fsum(a * f for a, f in positive)
+    if weighted_sum == 0.0 or len({f for _, f in positive}) == 1:
+        ones = [1.0] * len(advantages)
+        return Redistribution(advantages=list(advantages), weights=ones, rescale=1.0, was_capped=False, shift=0.0)
+    rescale = math.fsum(a for a, _ in positive) / weighted_sum
+    was_capped = rescale > max_rescale
+    rescale = min(rescale, max_rescale)
+    bounded = [rescale * f * max(a, 0.0) if p else a for a, p, f in zip(advantages, passed, weights, strict=True)]
+    shift = math.fsum(bounded) / len(bounded) if was_capped else 0.0
+    return Redistribution(
+        advantages=[b - shift for b in bounded] if was_capped else bounded,
+        weights=[f if p else 1.0 for p, f in zip(passed, weights, strict=True)],
+        rescale=rescale,
+        was_capped=was_capped,
+        shift=shift,
+    )
+
+
+def tier_weights(grades: Sequence[Grade]) -> list[float]:
+    """The factor of each grade, in the order given; raises ValueError if a better tier stands behind a worse one."""
+    tiers: dict[int, int] = {}
+    for grade in grades:
+        if tiers.setdefault(grade.position, grade.tier) != grade.tier:
+            raise ValueError(f"position {grade.position}: expected one tier among ties, got several")
+    ranked = sorted(tiers)
+    if any(tiers[a] > tiers[b] for a, b in pairwise(ranked)):
+        raise ValueError(f"ranking: expected tiers in ascending order, got {[tiers[position] for position in ranked]}")
+    middle = [position for position in ranked if tiers[position] == 2]
+    factors = {position: CLEAN_WEIGHT if tiers[position] == 1 else REJECTED_WEIGHT for position in ranked}
+    if ranked and tiers[ranked[0]] == 1:
+        factors[ranked[0]] = TOP_WEIGHT
+    for index, position in enumerate(middle):
+        factors[position] = _middle_weight(index, len(middle))
+    return [factors[grade.position] for grade in grades]
+
+
+def _middle_weight(index: int, count: int) -> float:
+    if count == 1:
+        return SINGLE_WEIGHT
+    return UPPER_WEIGHT + (LOWER_WEIGHT - UPPER_WEIGHT) * index / (count - 1)
+
+
+def _check(advantages: Sequence[float], passed: Sequence[bool], weights: Sequence[float], max_rescale: float) -> None:
+    if not len(advantages) == len(passed) == len(weights):
+        raise ValueError(f"group: expected lists of one length, got {len(advantages)}, {len(passed)}, {len(weights)}")
+    if not all(math.isfinite(a) for a in advantages):
+        raise ValueError(f"advantages: expected finite numbers, got {list(advantages)}")
+    if not all(0.0 < f <= 1.0 for f in weights):
+        raise ValueError(f"weights: expected factors in (0, 1], got {list(weights)}")
+    if not max_rescale >= 1.0:
+        raise ValueError(f"max_rescale: expected 1 or more, got {max_rescale}")
