@@ -1,0 +1,147 @@
+"""Groups out of requests and verdicts: the gatherer's keyed state, as pure functions of deliveries and time.
+
+In: the `RolloutRequest`s and `Verdict`s of a group in any interleaving. Out: exactly one `Group` or `Outcome` for each group
+that was requested, when its last verdict is in or its deadline plus grace has passed. Duplicates and late members are counted
+and go nowhere. Not promised: that a member which is late is trained on.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gagar.records import DropReason, Group, LogRef, Outcome, RolloutRequest, Verdict
+from gagar.stream.handlers import Delivery, Output, Reduced
+
+logger = logging.getLogger(__name__)
+
+
+class OpenGroup:
+    """What is known of a group that has not ended."""
+
+    __slots__ = ("key", "num_duplicates", "requests", "verdicts")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.requests: dict[int, RolloutRequest] = {}
+        self.verdicts: dict[int, Verdict] = {}
+        self.num_duplicates = 0
+
+    @property
+    def request(self) -> RolloutRequest:
+        """Any of the requests: they differ in sample_index and seed only."""
+        return next(iter(self.requests.values()))
+
+    @property
+    def is_complete(self) -> bool:
+        """Every request and every verdict is in; a request that came after the end would open the group again."""
+        if not self.requests:
+            return False
+        size = self.request.group_size
+        return len(self.requests) >= size and len(self.verdicts) >= size
+
+
+class Gather:
+    """The gatherer's Reducer."""
+
+    def __init__(self, grace_s: float) -> None:
+        """`grace_s`: how long after its deadline a group waits for verdicts that are under way."""
+        self._grace_s = grace_s
+        self.num_duplicates = 0
+        self.num_late = 0
+
+    def start(self, key: str) -> OpenGroup:
+        return OpenGroup(key)
+
+    def apply(self, state: OpenGroup, delivery: Delivery[Any], now: float) -> Reduced:
+        if self._add(state, delivery.record) and state.is_complete:
+            return Reduced(outputs=[close(state, now)], is_closed=True)
+        return Reduced()
+
+    def wake_at(self, state: OpenGroup) -> float | None:
+        """None while only verdicts came: the requests that precede them in time are still to be read."""
+        if not state.requests:
+            return None
+        return max(request.deadline for request in state.requests.values()) + self._grace_s
+
+    def expire(self, state: OpenGroup, now: float) -> Reduced:
+        due = self.wake_at(state)
+        if due is None or now < due:
+            return Reduced()
+        size = state.request.group_size
+        age_s = now - state.request.requested_at
+        logger.warning("group expired group=%s verdicts=%d/%d age_s=%.1f", state.key, len(state.verdicts), size, age_s)
+        return Reduced(outputs=[close(state, now)], is_closed=True)
+
+    def is_late(self, delivery: Delivery[Any], is_finished: Callable[[LogRef], bool]) -> bool:
+        """A verdict is late if its request's unit is committed: all inputs of a group are finished together, when it closes."""
+        record = delivery.record
+        if not isinstance(record, Verdict) or not is_finished(record.request):
+            return False
+        self.num_late += 1
+        logger.warning("verdict late group=%s sample=%d status=%s", record.group_id, record.sample_index, record.status)
+        return True
+
+    def _add(self, state: OpenGroup, record: Any) -> bool:
+        members: dict[int, Any] = state.requests if isinstance(record, RolloutRequest) else state.verdicts
+        if record.sample_index in members:
+            state.num_duplicates += 1
+            self.num_duplicates += 1
+            what = type(record).__name__
+            logger.warning("member doubled group=%s sample=%d record=%s", state.key, record.sample_index, what)
+            return False
+        members[record.sample_index] = record
+        return True
+
+
+def close(state: OpenGroup, now: float) -> Output:
+    """How the group ends with the verdicts that it has."""
+    members = [state.verdicts[index] for index in sorted(state.verdicts)]
+    valid = [member for member in members if member.status != "invalid"]
+    request = state.request
+    if request.purpose == "evaluation":
+        return _outcome(request, valid, now, "" if valid else _why_unusable(members))
+    reason = _why_unusable(members) if len(valid) < 2 else _why_uniform(valid)
+    if reason:
+        return _outcome(request, valid, now, reason)
+    return Group(
+        group_id=request.group_id,
+        task_id=request.task_id,
+        group_size=request.group_size,
+        members=valid,
+        num_invalid=len(members) - len(valid),
+        num_missing=request.group_size - len(members),
+        requested_at=request.requested_at,
+    )
+
+
+def _why_unusable(members: Sequence[Verdict]) -> DropReason:
+    return "too_few_valid" if members else "lost"
+
+
+def _why_uniform(valid: Sequence[Verdict]) -> DropReason:
+    num_passed = sum(member.status == "passed" for member in valid)
+    if num_passed == len(valid):
+        return "all_passed"
+    return "" if num_passed else "all_failed"
+
+
+def _outcome(request: RolloutRequest, valid: Sequence[Verdict], now: float, reason: DropReason) -> Outcome:
+    """`dropped` for a reason, else `evaluated`."""
+    passed = [member for member in valid if member.status == "passed"]
+    oldest = [member.policy_version_min for member in valid if member.policy_version_min >= 0]
+    return Outcome(
+        group_id=request.group_id,
+        task_id=request.task_id,
+        purpose=request.purpose,
+        kind="dropped" if reason else "evaluated",
+        reason=reason,
+        step=-1 if reason else request.step,
+        policy_version_min=min(oldest, default=-1),
+        policy_version_max=max((member.policy_version_max for member in valid), default=-1),
+        num_requested=request.group_size,
+        num_valid=len(valid),
+        num_passed=len(passed),
+        num_clean=sum(member.measures.is_clean for member in passed),
+        num_sampled_tokens=sum(member.num_sampled_tokens for member in valid),
+        at=now,
+    )
