@@ -1,0 +1,103 @@
+"""A few trajectories for people to look at: chosen from verdicts as they pass by, then read by reference.
+
+In: verdicts, later the trajectories at `wanted()`. Out: `Example`s, bounded in number and length. Kept: two verdicts of each
+kind. The texts are an agent's: whoever shows them must escape them.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gagar.records import LogRef, Trajectory, Verdict
+
+MAX_STATEMENT_CHARS = 1_500
+MAX_PATCH_CHARS = 4_000
+MAX_REASON_CHARS = 400
+CLEAN, NEEDLESS, OUT_OF_SCOPE, FAILED = "passed, clean", "passed, needless code", "passed, out of scope", "failed"
+KINDS = (FAILED, NEEDLESS, OUT_OF_SCOPE, CLEAN)
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt, cut to a readable length."""
+
+    kind: str
+    when: str
+    """`first` or `last` of its kind."""
+    task_id: str
+    version: int
+    statement: str
+    patch: str
+    reason: str
+    tests: str
+    """Passed of expected."""
+    num_sampled_tokens: int
+
+
+class Examples:
+    """Chooses the first and the last training attempt of each kind."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Verdict] = {}
+        self._last: dict[str, Verdict] = {}
+
+    def apply(self, verdict: Verdict) -> None:
+        """Takes a verdict in; attempts that changed nothing and invalid ones are left out."""
+        if verdict.purpose != "training" or verdict.status == "invalid" or not verdict.measures.num_files:
+            return
+        kind = kind_of(verdict)
+        self._first.setdefault(kind, verdict)
+        self._last[kind] = verdict
+
+    def _chosen(self) -> list[tuple[str, str, Verdict]]:
+        chosen = []
+        for kind in KINDS:
+            first, last = self._first.get(kind), self._last.get(kind)
+            if first is not None:
+                chosen.append((kind, "first", first))
+            if last is not None and last is not first:
+                chosen.append((kind, "last", last))
+        return chosen
+
+    def wanted(self) -> set[LogRef]:
+        """Where the trajectories of the chosen attempts lie."""
+        return {verdict.trajectory for _, _, verdict in self._chosen()}
+
+    def build(self, trajectories: Mapping[LogRef, Trajectory]) -> list[Example]:
+        """The examples whose trajectory is there."""
+        return [
+            _example(kind, when, verdict, trajectories[verdict.trajectory])
+            for kind, when, verdict in self._chosen()
+            if verdict.trajectory in trajectories
+        ]
+
+
+def kind_of(verdict: Verdict) -> str:
+    """Which of `KINDS` a valid attempt is; an edit out of scope weighs more than needless code."""
+    if verdict.status != "passed":
+        return FAILED
+    if verdict.measures.num_files_out_of_scope:
+        return OUT_OF_SCOPE
+    return CLEAN if verdict.measures.is_clean else NEEDLESS
+
+
+def _example(kind: str, when: str, verdict: Verdict, trajectory: Trajectory) -> Example:
+    statement = next((m.content for m in trajectory.messages if m.role == "user"), "")
+    return Example(
+        kind=kind,
+        when=when,
+        task_id=verdict.task_id,
+        version=verdict.policy_version_max,
+        statement=shortened(statement, MAX_STATEMENT_CHARS),
+        patch=shortened(trajectory.patch, MAX_PATCH_CHARS),
+        reason=shortened(verdict.reason, MAX_REASON_CHARS),
+        tests=f"{verdict.num_tests_passed} of {verdict.num_tests_expected}",
+        num_sampled_tokens=verdict.num_sampled_tokens,
+    )
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """The text, its end replaced by a note if it is longer; characters that no page can hold are replaced."""
+    safe = text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
+    if len(safe) <= max_chars:
+        return safe
+    return f"{safe[:max_chars]}\n[{len(safe) - max_chars} more characters]"
