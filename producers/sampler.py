@@ -1,0 +1,97 @@
+"""Sampler: asks for groups of attempts, as many as bounded staleness admits, and for the evaluations.
+
+Input   outcomes, policy-versions  as tables: what has ended, which policy is the newest
+Output  rollout-requests           the requests of one group at a time, in one transaction
+State   a cursor in the committed offset's metadata; the rest is rebuilt from the tables
+"""
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from gagar.admission import Admission, AdmissionLimits, Cursor, NextGroup, TaskOrder, stable_hash
+from gagar.config import Run, TrainingTable
+from gagar.records import Outcome, PolicyVersion, Record, RolloutRequest
+from gagar.stream.handlers import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[sampler] in the run file: nothing of its own; [training] and [tasks] say what it asks for."""
+
+
+class Sampler:
+    """The stage's Source."""
+
+    def __init__(self, training: TrainingTable, seed: int, train_ids: Sequence[str], heldout_ids: Sequence[str]) -> None:
+        self._training = training
+        self._seed = seed
+        self._order = TaskOrder(train_ids, seed)
+        self._heldout_ids = heldout_ids
+        self._limits = AdmissionLimits(
+            max_unresolved=(training.max_staleness + 1) * training.groups_per_step,
+            evaluate_every=training.evaluate_every,
+            num_heldout=len(heldout_ids),
+        )
+        self._admission = Admission(self._limits, Cursor())
+
+    def restore(self, cursor: bytes) -> None:
+        self._admission = Admission(self._limits, Cursor.from_bytes(cursor))
+        logger.info("sampler restored cursor=%s", self._admission.cursor)
+
+    def observe(self, record: Record) -> None:
+        if isinstance(record, Outcome):
+            self._admission.observe_outcome(record)
+        elif isinstance(record, PolicyVersion):
+            self._admission.observe_version(record)
+
+    def next_unit(self, now: float) -> tuple[Sequence[RolloutRequest], bytes] | None:
+        """The requests of the next group."""
+        group = self._admission.next_group()
+        if group is None:
+            return None
+        newest = self._admission.newest
+        step = newest.step if newest else 0
+        return self._requests(group, step, now), self._admission.cursor.to_bytes()
+
+    @property
+    def is_done(self) -> bool:
+        return self._admission.is_done
+
+    def _requests(self, group: NextGroup, step: int, now: float) -> list[RolloutRequest]:
+        is_training = group.purpose == "training"
+        size = self._training.group_size if is_training else self._training.evaluation_group_size
+        return [
+            RolloutRequest(
+                group_id=group.group_id,
+                sample_index=sample_index,
+                group_size=size,
+                task_id=self._order[group.index] if is_training else self._heldout_ids[group.index],
+                purpose=group.purpose,
+                seed=stable_hash(f"{self._seed}/{group.group_id}/{sample_index}"),
+                step=step if is_training else self._admission.cursor.round_step,
+                requested_at=now,
+                deadline=now + self._training.rollout_deadline_s,
+            )
+            for sample_index in range(size)
+        ]
+
+
+def make_sampler(run: Run) -> Sampler:
+    """The source over the run's task files; raises ConfigError if one cannot be read."""
+    from gagar.tasks.task import load_tasks
+
+    train = [task.task_id for task in load_tasks(run.resolve(run.tasks.train))]
+    heldout = [task.task_id for task in load_tasks(run.resolve(run.tasks.heldout))]
+    return Sampler(run.training, run.run.seed, train, heldout)
+
+
+def main(settings: Settings[Config]) -> None:
+    """Runs the stage until the planned end."""
+    from gagar.cli.serve import serve
+
+    from topology.stages import SAMPLER
+
+    serve(SAMPLER, settings, make_sampler(settings.run))
