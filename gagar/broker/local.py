@@ -1,0 +1,207 @@
+"""The local broker: Apache Kafka (KRaft, one node) as a process of this machine.
+
+In: a directory. Out: a broker that answers, and `broker.json` that says where. Kept in the directory: `data`, `broker.log`.
+Promised: two starts at once give one broker; a start after a SIGKILL of the broker or of its parent finds the same data, and
+takes the same port if that is free. Not promised: any other node, and any safety of the data beyond this disk.
+"""
+
+import os
+import secrets
+import shutil
+import signal
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from gagar.broker.address import STATE_FILE, BrokerState, last_state, running_state
+from gagar.broker.jars import ensure_jars
+from gagar.broker.java import find_java
+from gagar.broker.probe import free_ports, is_answering
+from gagar.broker.properties import server_properties, write_properties
+from gagar.errors import UnavailableError
+from gagar.locks import file_lock
+from gagar.processes import identity, is_alive
+
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+LOCK_TIMEOUT_S = 700.0
+"""A start may wait for another one that downloads."""
+NUM_ATTEMPTS = 3
+"""Starts with new ports, if someone takes a port between the choice and the broker's bind."""
+POLL_S = 0.05
+
+JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+LOG_OPTIONS = (
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+)
+
+
+def start_broker(directory: Path) -> BrokerState:
+    """The broker of `directory`, started if it does not run, answering. Raises UnavailableError."""
+    directory = directory.resolve()
+    with _lock(directory):
+        state = running_state(directory)
+        if state is not None and _becomes_ready(state, directory):
+            return state
+        command = _java_command(directory)
+        for attempt in range(1, NUM_ATTEMPTS + 1):
+            state = _spawn(directory, command, may_keep_ports=attempt == 1)
+            if _becomes_ready(state, directory):
+                return state
+            _end(state)
+            if not _log_holds(directory, "Address already in use"):
+                break
+        log = directory / "broker.log"
+        raise UnavailableError(f"broker in {directory}: expected to start, got its end: {_last_error(log)}; see {log}")
+
+
+def stop_broker(directory: Path) -> bool:
+    """Ends the broker of `directory`: in good order, by force after a bounded wait. False if none ran."""
+    directory = directory.resolve()
+    with _lock(directory):
+        state = running_state(directory)
+        if state is None:
+            return False
+        _end(state)
+        return True
+
+
+@contextmanager
+def broker(directory: Path) -> Iterator[BrokerState]:
+    """The broker of `directory` for the length of a `with`; one that ran before goes on running after it."""
+    was_running = running_state(directory.resolve()) is not None
+    try:
+        yield start_broker(directory)
+    finally:
+        if not was_running:
+            stop_broker(directory)
+
+
+def _lock(directory: Path) -> AbstractContextManager[None]:
+    return file_lock(
+        directory / "lock", timeout_s=LOCK_TIMEOUT_S, advice="another gagar starts or stops this broker; wait for it or end it"
+    )
+
+
+def _java_command(directory: Path) -> list[str]:
+    """Java with everything up to the main class; the scratch folder starts empty, as a killed broker leaves libraries there."""
+    scratch = directory / "tmp"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    classpath = os.pathsep.join(str(path) for path in ensure_jars())
+    crash = f"-XX:ErrorFile={directory / 'jvm-crash.log'}"
+    return [str(find_java()), *JVM_OPTIONS, *LOG_OPTIONS, f"-Djava.io.tmpdir={scratch}", crash, "-cp", classpath]
+
+
+def _spawn(directory: Path, command: list[str], *, may_keep_ports: bool) -> BrokerState:
+    """Starts the process and records it at once."""
+    port, controller_port = free_ports(_last_ports(directory) if may_keep_ports else ())
+    properties = directory / "server.properties"
+    write_properties(properties, server_properties(directory, port, controller_port))
+    log = directory / "broker.log"
+    if log.exists():
+        log.replace(directory / "broker.log.1")
+    if not (directory / "data" / "meta.properties").exists():
+        _format(directory, command, properties, log)
+    pid = _detached([*command, "kafka.Kafka", str(properties)], log)
+    state = BrokerState(
+        address=f"127.0.0.1:{port}",
+        controller_address=f"127.0.0.1:{controller_port}",
+        pid=pid,
+        identity=identity(pid) or "",
+    )
+    part = directory / f"{STATE_FILE}.part"
+    part.write_bytes(msgspec.json.encode(state))
+    part.replace(directory / STATE_FILE)
+    return state
+
+
+def _last_ports(directory: Path) -> tuple[int, ...]:
+    state = last_state(directory)
+    if state is None:
+        return ()
+    return tuple(int(address.rpartition(":")[2]) for address in (state.address, state.controller_address))
+
+
+def _format(directory: Path, command: list[str], properties: Path, log: Path) -> None:
+    """Writes the empty metadata log; its last step is `meta.properties`, so one that was cut short is done again."""
+    cluster_id = "g" + urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")[1:]
+    tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted", "-t", cluster_id, "-c", str(properties)]
+    pid = _detached([*command, *tool], log)
+    _, status = os.waitpid(pid, 0)
+    if status != 0:
+        raise UnavailableError(
+            f"broker in {directory}: expected its storage to be formatted, got exit code "
+            f"{os.waitstatus_to_exitcode(status)}: {_last_error(log)}; see {log}"
+        )
+
+
+def _detached(command: list[str], log: Path) -> int:
+    """Starts a process in a session of its own that outlives this one and writes to `log`; its pid."""
+    return os.posix_spawn(
+        command[0],
+        command,
+        os.environ,
+        setsid=True,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+    )
+
+
+def _becomes_ready(state: BrokerState, directory: Path) -> bool:
+    """Waits until the broker answers: false if its process ends first. Raises UnavailableError if it hangs.
+
+    The log is asked too: the answer could come from a stranger who took the port before our broker's bind.
+    """
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while not (is_answering(state.address) and _log_holds(directory, "Kafka Server started")):
+        if not is_alive(state.pid, state.identity):
+            return False
+        if time.monotonic() >= deadline:
+            raise UnavailableError(
+                f"broker in {directory}: expected an answer at {state.address} within {READY_TIMEOUT_S:g} s, got none; "
+                f"see {directory / 'broker.log'}, or end it with `gagar broker stop`"
+            )
+        time.sleep(POLL_S)
+    return True
+
+
+def _end(state: BrokerState) -> None:
+    """SIGTERM, and SIGKILL after a bounded wait."""
+    for number, timeout_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
+        if not is_alive(state.pid, state.identity):
+            break
+        os.kill(state.pid, number)
+        deadline = time.monotonic() + timeout_s
+        while is_alive(state.pid, state.identity) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+    try:
+        os.waitpid(state.pid, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def _last_error(log: Path) -> str:
+    """The last line of the log that tells of a fault, shortened."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "no log"
+    telling = [line for line in lines if "Exception" in line or "ERROR" in line or "Error" in line] or lines
+    return telling[-1].strip()[:300] if telling else "an empty log"
+
+
+def _log_holds(directory: Path, text: str) -> bool:
+    """Whether the log of the last start holds `text`."""
+    try:
+        return text in (directory / "broker.log").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False

@@ -1,0 +1,49 @@
+"""Whether a broker answers: one ApiVersions request over a plain socket, the only one that every Kafka since 0.10 understands.
+
+An open port is not enough: the kernel accepts connections long before the broker serves them.
+"""
+
+import random
+import socket
+import struct
+
+REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""Length, api key 18 (ApiVersions), version 0, correlation id 1, no client id."""
+
+PORTS = range(20_000, 30_000)
+"""Below the range from which systems take ports of outgoing connections: a client that retries a dead broker's port in that
+range can connect to itself, and then holds the port against the broker's restart."""
+
+
+def is_answering(address: str, timeout_s: float = 1.0) -> bool:
+    """Whether a Kafka broker at `host:port` answers within `timeout_s`."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
+            connection.sendall(REQUEST)
+            answer = connection.recv(8, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(answer) == 8 and answer[4:] == REQUEST[8:12]
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port of the loopback interface now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(preferred: tuple[int, ...], num: int = 2) -> list[int]:
+    """`num` different free ports: the preferred ones if all are free."""
+    if len(preferred) == num and all(is_free(port) for port in preferred):
+        return list(preferred)
+    shuffled = random.sample(PORTS, len(PORTS))
+    chosen = [port for port, _ in zip((port for port in shuffled if is_free(port)), range(num), strict=False)]
+    if len(chosen) < num:
+        raise OSError(f"no {num} free ports in {PORTS.start} to {PORTS.stop}")
+    return chosen
