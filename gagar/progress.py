@@ -1,11 +1,11 @@
 """Progress of a run: a pure fold of the deliveries of its topics into a snapshot, which live view and report both read.
 
 In: deliveries of any topic, in log order per partition. Out: `Snapshot`. Kept: sums per policy version, per step and per
-evaluation round, and the ids of the groups that a learner dropped; nothing per attempt, so memory grows with steps only.
+evaluation round; nothing per attempt or group, so memory grows with steps only.
 Not promised: the conservation law; that is for `gagar.audit`, which sees every group.
 
 A restarted learner goes back to a checkpoint under a new run id. Steps that its lineage does not name are superseded: their
-groups count as in flight again until the surviving run ends them.
+groups, trained on or dropped then, count as in flight again until the surviving run ends them.
 """
 
 import math
@@ -15,9 +15,6 @@ import msgspec
 
 from gagar.records import DeadLetter, Outcome, PatchMeasures, PolicyVersion, RolloutRequest, Verdict
 from gagar.stream.handlers import Delivery
-
-LEARNER_REASONS = frozenset({"stale", "ended", "lost", "dead_letter"})
-"""Drops that a restarted learner may repeat or take back, so these are kept by group id; they are few."""
 
 
 class AttemptSums(msgspec.Struct, kw_only=True):
@@ -107,6 +104,9 @@ class Step(msgspec.Struct, kw_only=True):
 
     step: int
     num_groups: int = 0
+    """Trained on."""
+    dropped: dict[str, int] = {}
+    """Groups that the learner dropped while it made the step, by reason."""
     staleness_sum: int = 0
     staleness_max: int = 0
     metrics: dict[str, float] = {}
@@ -114,6 +114,9 @@ class Step(msgspec.Struct, kw_only=True):
     at: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
+        if outcome.kind == "dropped":
+            _count(self.dropped, outcome.reason)
+            return
         self.num_groups += 1
         self.staleness_sum += max(outcome.staleness, 0)
         self.staleness_max = max(self.staleness_max, outcome.staleness)
@@ -132,7 +135,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     num_trained: int
     num_evaluated: int
     num_superseded: int
-    """`trained` outcomes of steps that a restarted learner left behind; in no other count."""
+    """Outcomes of steps that a restarted learner left behind; in no other count."""
     dropped: dict[str, int]
     """Groups by reason."""
     attempts: list[AttemptSums]
@@ -177,7 +180,6 @@ class Progress:
         self._steps: dict[str, dict[int, Step]] = {}
         """By learner run, by step."""
         self._dropped: dict[str, int] = {}
-        self._dropped_by_learner: dict[str, str] = {}
         self._newest: PolicyVersion | None = None
         self._run_ids: set[str] = set()
         self._records: dict[str, int] = {}
@@ -191,7 +193,7 @@ class Progress:
     def apply(self, delivery: Delivery[Any]) -> None:
         """Takes one delivery in; records that say nothing about progress are counted only."""
         topic, record = delivery.ref.topic, delivery.record
-        self._records[topic] = self._records.get(topic, 0) + 1
+        _count(self._records, topic)
         self._first_at = min(self._first_at or delivery.at, delivery.at)
         self._last_at = max(self._last_at, delivery.at)
         if isinstance(record, RolloutRequest):
@@ -206,7 +208,7 @@ class Progress:
             self._num_dead_letters += 1
 
     def _apply_verdict(self, verdict: Verdict) -> None:
-        self._statuses[verdict.trajectory_status] = self._statuses.get(verdict.trajectory_status, 0) + 1
+        _count(self._statuses, verdict.trajectory_status)
         if verdict.purpose == "training":
             version = verdict.policy_version_max
             self._attempts.setdefault(version, AttemptSums(version=version)).add(verdict)
@@ -214,16 +216,12 @@ class Progress:
     def _apply_outcome(self, outcome: Outcome) -> None:
         if outcome.kind == "evaluated":
             self._rounds.setdefault(outcome.step, Round(step=outcome.step)).add(outcome)
-        elif outcome.kind == "trained":
-            self._dropped_by_learner.pop(outcome.group_id, None)
-            if self._survives(outcome.run_id, outcome.step):
-                self._step(outcome.run_id, outcome.step).add(outcome)
-            else:
-                self._num_superseded += 1
-        elif outcome.reason in LEARNER_REASONS:
-            self._dropped_by_learner[outcome.group_id] = outcome.reason
+        elif not outcome.run_id:
+            _count(self._dropped, outcome.reason)
+        elif self._survives(outcome.run_id, outcome.step):
+            self._step(outcome.run_id, outcome.step).add(outcome)
         else:
-            self._dropped[outcome.reason] = self._dropped.get(outcome.reason, 0) + 1
+            self._num_superseded += 1
 
     def _apply_version(self, version: PolicyVersion, at: float) -> None:
         self._run_ids.add(version.run_id)
@@ -250,7 +248,8 @@ class Progress:
     def _forget_superseded(self) -> None:
         for run_id, steps in self._steps.items():
             for number in [n for n in steps if not self._survives(run_id, n)]:
-                self._num_superseded += steps.pop(number).num_groups
+                step = steps.pop(number)
+                self._num_superseded += step.num_groups + sum(step.dropped.values())
 
     def _step(self, run_id: str, step: int) -> Step:
         return self._steps.setdefault(run_id, {}).setdefault(step, Step(step=step))
@@ -259,8 +258,9 @@ class Progress:
         """The state now; later deliveries do not change it."""
         steps = [step for run in self._steps.values() for step in run.values()]
         dropped = dict(self._dropped)
-        for reason in self._dropped_by_learner.values():
-            dropped[reason] = dropped.get(reason, 0) + 1
+        for step in steps:
+            for reason, count in step.dropped.items():
+                _count(dropped, reason, count)
         newest = self._newest
         return Snapshot(
             num_requested=self._num_requested,
@@ -289,14 +289,20 @@ def _merged(steps: list[Step]) -> list[Step]:
     for step in sorted(steps, key=lambda s: s.step):
         known = merged.get(step.step)
         if known is None:
-            merged[step.step] = msgspec.structs.replace(step)
+            merged[step.step] = msgspec.structs.replace(step, dropped=dict(step.dropped))
             continue
         known.num_groups += step.num_groups
+        for reason, count in step.dropped.items():
+            _count(known.dropped, reason, count)
         known.staleness_sum += step.staleness_sum
         known.staleness_max = max(known.staleness_max, step.staleness_max)
         known.metrics = step.metrics or known.metrics
         known.at = max(known.at, step.at)
     return list(merged.values())
+
+
+def _count(counts: dict[str, int], name: str, by: int = 1) -> None:
+    counts[name] = counts.get(name, 0) + by
 
 
 def ratio(part: float, whole: float) -> float | None:
