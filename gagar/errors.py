@@ -18,3 +18,7 @@ class UnavailableError(GagarError):
 
 class BadRecordError(GagarError):
     """A record that no retry can mend; the stage runtime moves it to `dead-letters`."""
+
+
+class FencedError(GagarError):
+    """A successor has taken over this process's place in the log: nothing of the open transaction is visible, nor will be."""

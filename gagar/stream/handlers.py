@@ -36,7 +36,14 @@ class Linked(msgspec.Struct, frozen=True, kw_only=True):
     then: Callable[[LogRef], Record]
 
 
-Output = Record | Linked
+class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a key of a compacted topic. Example: a policy version whose weights have been removed."""
+
+    of: Record
+    """A record with that key, e.g. the one to remove."""
+
+
+Output = Record | Linked | Tombstone
 
 
 class References(Protocol):
