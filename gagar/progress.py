@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from gagar.lineage import Lineage
 from gagar.records import DeadLetter, Outcome, PatchMeasures, PolicyVersion, RolloutRequest, Verdict
 from gagar.stream.handlers import Delivery
 
@@ -100,7 +101,7 @@ class Round(msgspec.Struct, kw_only=True):
 
 
 class Step(msgspec.Struct, kw_only=True):
-    """One surviving optimizer step."""
+    """One optimizer step of one learner run."""
 
     step: int
     num_groups: int = 0
@@ -180,12 +181,11 @@ class Progress:
         self._steps: dict[str, dict[int, Step]] = {}
         """By learner run, by step."""
         self._dropped: dict[str, int] = {}
-        self._newest: PolicyVersion | None = None
+        self._lineage = Lineage()
         self._run_ids: set[str] = set()
         self._records: dict[str, int] = {}
         self._statuses: dict[str, int] = {}
         self._num_requested = 0
-        self._num_superseded = 0
         self._num_dead_letters = 0
         self._first_at = 0.0
         self._last_at = 0.0
@@ -216,57 +216,44 @@ class Progress:
     def _apply_outcome(self, outcome: Outcome) -> None:
         if outcome.kind == "evaluated":
             self._rounds.setdefault(outcome.step, Round(step=outcome.step)).add(outcome)
-        elif not outcome.run_id:
-            _count(self._dropped, outcome.reason)
-        elif self._survives(outcome.run_id, outcome.step):
+        elif outcome.run_id:
             self._step(outcome.run_id, outcome.step).add(outcome)
         else:
-            self._num_superseded += 1
+            _count(self._dropped, outcome.reason)
 
     def _apply_version(self, version: PolicyVersion, at: float) -> None:
+        self._lineage.observe(version)
         self._run_ids.add(version.run_id)
-        is_newer = self._newest is None or version.run_id != self._newest.run_id or version.version > self._newest.version
-        if is_newer and not self._is_ancestor(version.run_id):
-            is_new_run = self._newest is None or version.run_id != self._newest.run_id
-            self._newest = version
-            if is_new_run:
-                self._forget_superseded()
-        if self._survives(version.run_id, version.step):
-            step = self._step(version.run_id, version.step)
-            step.metrics, step.at = version.metrics, version.created_at or at
-
-    def _is_ancestor(self, run_id: str) -> bool:
-        """A late version of a learner that has been replaced already."""
-        return self._newest is not None and any(entry.run_id == run_id for entry in self._newest.lineage)
-
-    def _survives(self, run_id: str, step: int) -> bool:
-        """Whether a step counts. A run that has published nothing yet is newer than all known ones."""
-        if self._newest is None or run_id == self._newest.run_id or run_id not in self._run_ids:
-            return True
-        return any(entry.run_id == run_id and step <= entry.last_step for entry in self._newest.lineage)
-
-    def _forget_superseded(self) -> None:
-        for run_id, steps in self._steps.items():
-            for number in [n for n in steps if not self._survives(run_id, n)]:
-                step = steps.pop(number)
-                self._num_superseded += step.num_groups + sum(step.dropped.values())
+        step = self._step(version.run_id, version.step)
+        step.metrics, step.at = version.metrics, version.created_at or at
 
     def _step(self, run_id: str, step: int) -> Step:
         return self._steps.setdefault(run_id, {}).setdefault(step, Step(step=step))
 
+    def _surviving(self) -> tuple[list[Step], int]:
+        """The steps that count, and the number of outcomes of those that do not."""
+        surviving, num_superseded = [], 0
+        for run_id, steps in self._steps.items():
+            for number, step in steps.items():
+                if self._lineage.survives(run_id, number):
+                    surviving.append(step)
+                elif run_id in self._run_ids:
+                    num_superseded += step.num_groups + sum(step.dropped.values())
+        return surviving, num_superseded
+
     def snapshot(self) -> Snapshot:
         """The state now; later deliveries do not change it."""
-        steps = [step for run in self._steps.values() for step in run.values()]
+        steps, num_superseded = self._surviving()
         dropped = dict(self._dropped)
         for step in steps:
             for reason, count in step.dropped.items():
                 _count(dropped, reason, count)
-        newest = self._newest
+        newest = self._lineage.newest
         return Snapshot(
             num_requested=self._num_requested,
             num_trained=sum(s.num_groups for s in steps),
             num_evaluated=sum(r.num_groups for r in self._rounds.values()),
-            num_superseded=self._num_superseded,
+            num_superseded=num_superseded,
             dropped=dict(sorted(dropped.items())),
             attempts=[msgspec.structs.replace(a) for _, a in sorted(self._attempts.items())],
             rounds=[msgspec.structs.replace(r) for _, r in sorted(self._rounds.items())],

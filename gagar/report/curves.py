@@ -174,12 +174,10 @@ def _draw_staleness(figure: "Figure", snapshot: Snapshot, palette: Palette) -> b
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("staleness (steps)")
     if steps:
-        xs = [s.step for s in steps]
-        axes.fill_between(
-            xs, [s.staleness_max for s in steps], step="mid", alpha=0.2, color=palette.series[3], label="oldest group"
-        )
+        oldest: Points = [(s.step, s.staleness_max) for s in steps]
+        _line(axes, oldest, "oldest group", palette.series[1], drawstyle="steps-mid", linewidth=1, alpha=0.8)
         _line(axes, [(s.step, s.staleness_sum / s.num_groups) for s in steps], "mean over groups", palette.series[3])
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, max((s.staleness_max for s in steps), default=1) + 0.6)
     return _finish(axes, bool(steps))
 
 
@@ -222,7 +220,7 @@ def _finish(axes: "Axes", has_data: bool) -> bool:
     if has_data:
         from matplotlib.ticker import MaxNLocator
 
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         axes.legend(loc="best")
     return has_data
 
