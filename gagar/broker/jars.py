@@ -1,7 +1,8 @@
 """Apache Kafka's jars: a committed list of coordinates and sha256, fetched once per user and verified at every start.
 
-In: `gagar/data/kafka/jars.txt`. Out: paths of files whose bytes are those of the list. Kept: the cache, see `cache_dir`. A download is written under a temporary name and renamed when its sum is right, under a lock: two starts at once are safe, and
-nothing half written is ever used. `GAGAR_MAVEN_REPOSITORY` replaces the repository that the library carries.
+In: `gagar/data/kafka/jars.txt`. Out: paths of files whose bytes are those of the list. Kept: the cache, see `cache_dir`.
+A download is written under a temporary name and renamed when its sum is right, under a lock: two starts at once are safe,
+and nothing half written is ever used. `GAGAR_MAVEN_REPOSITORY` replaces the repository that the library carries.
 """
 
 import hashlib

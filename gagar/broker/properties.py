@@ -23,7 +23,7 @@ def server_properties(directory: Path, port: int, controller_port: int) -> dict[
         **_internal_topics(),
         **_sizes(),
         "auto.create.topics.enable": "false",
-        # After a SIGKILL the controller waits for the end of the old broker's session (default 9 s) before it takes the new one.
+        # After a SIGKILL the controller waits for the end of the old broker's session (default 9 s).
         "broker.session.timeout.ms": "4000",
         "broker.heartbeat.interval.ms": "500",
         "group.initial.rebalance.delay.ms": "0",

@@ -1,0 +1,117 @@
+"""What a topic should be on the cluster, and how what is there differs: pure, no client.
+
+In: the topology's `Topic`s, the run's tables, what the cluster reports. Out: changes and drifts, as data and as text.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from gagar.config import Run
+from gagar.stream.spec import Kept, Topic
+
+OVERHEAD_BYTES = 64 << 10
+"""Room for key, headers and the batch around the largest record."""
+RETENTION_MS = 7 * 24 * 3600 * 1000
+RETENTION_BYTES = 4 << 30
+"""Per partition of a topic kept by bytes."""
+COMPACTED_SEGMENT_BYTES = 64 << 20
+"""Only closed segments are compacted, so they are small."""
+TOKENS_SEGMENT_BYTES = 512 << 20
+
+KEPT_SETTINGS: dict[Kept, dict[str, str]] = {
+    "by time": {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS), "retention.bytes": "-1"},
+    "by bytes": {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": str(RETENTION_BYTES),
+        "segment.bytes": str(TOKENS_SEGMENT_BYTES),
+    },
+    "compacted": {"cleanup.policy": "compact", "segment.bytes": str(COMPACTED_SEGMENT_BYTES)},
+}
+
+ChangeKind = Literal["create", "set", "refuse"]
+"""refuse: what no change mends without loss; a person must decide."""
+
+
+class TopicState(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as it should be, or as it is."""
+
+    num_partitions: int
+    replication_factor: int
+    settings: dict[str, str]
+    """As it should be: those that are ours to say. As it is: all of them."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One difference between the cluster and the topology."""
+
+    kind: ChangeKind
+    topic: str
+    """Name on the cluster."""
+    what: str
+    """`topic x: expected ..., got ...`."""
+    settings: dict[str, str] = {}
+    """What to set, if `kind` is set."""
+
+
+def wanted_topics(run: Run, topics: Sequence[Topic]) -> dict[str, TopicState]:
+    """What `topics` should be in this run, by name on the cluster."""
+    return {run.topic(topic.name): _wanted(run, topic) for topic in topics}
+
+
+def _wanted(run: Run, topic: Topic) -> TopicState:
+    factor = run.kafka.replication_factor
+    return TopicState(
+        num_partitions=run.kafka.num_partitions if topic.is_grouped else 1,
+        replication_factor=factor,
+        settings={
+            **KEPT_SETTINGS[topic.kept],
+            "compression.type": "producer",
+            "max.message.bytes": str(topic.max_record_bytes + OVERHEAD_BYTES),
+            # One clock for all records, so that deadlines do not depend on the writers' clocks.
+            "message.timestamp.type": "LogAppendTime",
+            "min.insync.replicas": str(max(1, factor - 1)),
+            **topic.settings,
+        },
+    )
+
+
+def differences(wanted: Mapping[str, TopicState], found: Mapping[str, TopicState]) -> list[Change]:
+    """All changes that lead from `found` to `wanted`; topics beyond `wanted` are none of our business."""
+    changes: list[Change] = []
+    for name, state in wanted.items():
+        there = found.get(name)
+        if there is None:
+            what = f"topic {name}: expected {_partitions(state.num_partitions)}, got no such topic"
+            changes.append(Change(kind="create", topic=name, what=what))
+        else:
+            changes += _drifts(name, state, there)
+    return changes
+
+
+def _drifts(name: str, wanted: TopicState, there: TopicState) -> list[Change]:
+    changes = []
+    if wanted.num_partitions != there.num_partitions:
+        what = (
+            f"topic {name}: expected {_partitions(wanted.num_partitions)}, got {there.num_partitions}; "
+            "a change would tear groups apart: take another run.name, or the kafka.num_partitions that is there"
+        )
+        changes.append(Change(kind="refuse", topic=name, what=what))
+    if wanted.replication_factor != there.replication_factor:
+        what = (
+            f"topic {name}: expected replication factor {wanted.replication_factor}, got {there.replication_factor}; "
+            "reassign the partitions, or set kafka.replication_factor to what is there"
+        )
+        changes.append(Change(kind="refuse", topic=name, what=what))
+    for key, value in wanted.settings.items():
+        got = there.settings.get(key)
+        if got != value:
+            what = f"topic {name}: expected {key}={value}, got {'nothing' if got is None else got}"
+            changes.append(Change(kind="set", topic=name, what=what, settings={key: value}))
+    return changes
+
+
+def _partitions(num: int) -> str:
+    return "1 partition" if num == 1 else f"{num} partitions"
