@@ -1,0 +1,109 @@
+"""The topology checks itself and draws itself.
+
+In: stages and topics as data. Out: faults as text, a mermaid drawing for the README. Nothing is connected to.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from gagar.errors import ConfigError
+from gagar.stream.spec import Stage, Topic
+from topology.stages import STAGES
+from topology.topics import DEAD_LETTERS, OUTCOMES, TOPICS
+
+README_BEGIN = "<!-- graph: made by `gagar topics graph` -->"
+README_END = "<!-- graph end -->"
+ENDS = (OUTCOMES, DEAD_LETTERS)
+"""Topics that people and tools read, so that no stage has to; dead letters are written by every stage."""
+
+
+def check_topology(stages: Sequence[Stage] = STAGES, topics: Sequence[Topic] = TOPICS) -> None:
+    """Raises ConfigError that tells every fault."""
+    faults = [*_doubles(stages, topics), *_unlisted(stages, topics), *_unconnected(stages, topics), *_mispartitioned(stages)]
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def _doubles(stages: Sequence[Stage], topics: Sequence[Topic]) -> Iterable[str]:
+    """Names and record types stand for one thing each: the runtime finds an output's topic by its record type."""
+    kinds: dict[str, list[str]] = {
+        "stage": [stage.name for stage in stages],
+        "stage table": [stage.table for stage in stages],
+        "stage module": [stage.module for stage in stages],
+        "topic": [topic.name for topic in topics],
+        "topic record": [topic.record.__name__ for topic in topics],
+    }
+    for kind, names in kinds.items():
+        for name, count in Counter(names).items():
+            if count > 1:
+                yield f"{kind} {name}: expected once, got {count} times"
+    for stage in stages:
+        for role, used in (("input", stage.inputs), ("table", stage.tables), ("output", stage.outputs)):
+            for name, count in Counter(topic.name for topic in used).items():
+                if count > 1:
+                    yield f"stage {stage.name}: expected {role} {name} once, got {count} times"
+
+
+def _used(stage: Stage) -> tuple[Topic, ...]:
+    return stage.inputs + stage.tables + stage.references + stage.outputs
+
+
+def _unlisted(stages: Sequence[Stage], topics: Sequence[Topic]) -> Iterable[str]:
+    names = {topic.name for topic in topics}
+    for stage in stages:
+        for topic in _used(stage):
+            if topic.name not in names:
+                yield f"stage {stage.name}: expected a topic of topology.topics, got {topic.name}"
+
+
+def _unconnected(stages: Sequence[Stage], topics: Sequence[Topic]) -> Iterable[str]:
+    ends = {topic.name for topic in ENDS}
+    written = {topic.name for stage in stages for topic in stage.outputs} | {DEAD_LETTERS.name}
+    read = {topic.name for stage in stages for topic in stage.inputs + stage.tables + stage.references}
+    for topic in topics:
+        if topic.name not in written:
+            yield f"topic {topic.name}: expected a stage that writes it, got none"
+        if topic.name not in read | ends:
+            yield f"topic {topic.name}: expected a stage that reads it, got none"
+
+
+def _mispartitioned(stages: Sequence[Stage]) -> Iterable[str]:
+    for stage in stages:
+        grouped = {topic.is_grouped for topic in stage.inputs}
+        if len(grouped) > 1:
+            names = ", ".join(topic.name for topic in stage.inputs)
+            yield f"stage {stage.name}: expected inputs with one number of partitions, got {names}"
+        if stage.kind == "source" and stage.inputs:
+            yield f"stage {stage.name}: expected a source without inputs, got {stage.inputs[0].name}"
+        if stage.kind not in ("source", "learner", "reducer") and len(stage.inputs) != 1:
+            yield f"stage {stage.name}: expected one input of a {stage.kind}, got {len(stage.inputs)}"
+        if stage.holds_groups and not all(grouped):
+            yield f"stage {stage.name}: expected inputs keyed by group_id, got {stage.inputs[0].name}"
+        for topic in stage.tables:
+            if topic.kept != "compacted":
+                yield f"stage {stage.name}: expected a compacted topic as a table, got {topic.name} kept {topic.kept}"
+
+
+def draw(stages: Sequence[Stage] = STAGES, topics: Sequence[Topic] = TOPICS) -> str:
+    """Mermaid: stages as boxes, topics as rounded ones; dotted: tables and records read by reference. Without `dead-letters`."""
+    shown = [topic for topic in topics if topic.name != DEAD_LETTERS.name]
+    lines = ["flowchart LR"]
+    lines += [f"  {stage.table}[{stage.name}]" for stage in stages]
+    lines += [f"  {_node(topic)}([{topic.name}])" for topic in shown]
+    for stage in stages:
+        lines += [f"  {_node(topic)} --> {stage.table}" for topic in stage.inputs]
+        lines += [f"  {_node(topic)} -.-> {stage.table}" for topic in stage.tables + stage.references]
+        lines += [f"  {stage.table} --> {_node(topic)}" for topic in stage.outputs]
+    lines.append("  classDef stage fill:#dbe9ff,stroke:#3b6cb7,color:#10254a")
+    lines.append(f"  class {','.join(stage.table for stage in stages)} stage")
+    return "\n".join(lines)
+
+
+def _node(topic: Topic) -> str:
+    """Identifier of a topic's node; prefixed, since a stage may bear the same name."""
+    return "t_" + topic.name.replace("-", "_")
+
+
+def readme_block() -> str:
+    """What the README holds between its markers, the markers included."""
+    return f"{README_BEGIN}\n```mermaid\n{draw()}\n```\n{README_END}"
