@@ -9,6 +9,8 @@ training group. At most (max_staleness + 1) x groups_per_step training groups ar
 """
 
 import hashlib
+import logging
+import re
 from array import array
 from collections.abc import Sequence
 
@@ -18,6 +20,10 @@ from gagar.errors import BadRecordError, GagarError
 from gagar.lineage import Lineage
 from gagar.records import Outcome, PolicyVersion, Purpose
 
+logger = logging.getLogger(__name__)
+
+TRAINING_ID = re.compile(r"t-(\d+)")
+EVALUATION_ID = re.compile(r"e-(\d+)-(\d+)")
 UNRESOLVED, FINAL = 0, -1
 """Codes of the ledger; one above 0 is the number of the learner step that ended the group."""
 
@@ -152,16 +158,16 @@ class Admission:
 
     def observe_outcome(self, outcome: Outcome) -> None:
         """Frees the group's place. Raises GagarError for a group that this cursor has not requested."""
-        kind, *numbers = outcome.group_id.split("-")
-        if kind == "t":
-            index = int(numbers[0])
+        if matched := TRAINING_ID.fullmatch(outcome.group_id):
+            index = int(matched[1])
             self._check_requested(outcome, index < self.cursor.next_training)
             self._ledger.record(index, outcome)
-        elif kind == "e":
-            step, index = int(numbers[0]), int(numbers[1])
-            at = (step, index)
-            self._check_requested(outcome, at < (self.cursor.round_step, self.cursor.next_evaluation))
+        elif matched := EVALUATION_ID.fullmatch(outcome.group_id):
+            step, index = int(matched[1]), int(matched[2])
+            self._check_requested(outcome, (step, index) < (self.cursor.round_step, self.cursor.next_evaluation))
             self._evaluated[step] = self._evaluated.get(step, 0) | 1 << index
+        else:
+            logger.warning("outcome ignored group=%s reason=not_of_a_sampler", outcome.group_id)
 
     def next_group(self) -> NextGroup | None:
         """The group to request now; moves the cursor past it."""

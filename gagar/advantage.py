@@ -9,8 +9,8 @@ passing member, or a ranking that tells nothing apart, gives exactly GRPO.
 """
 
 import math
+import operator
 from collections.abc import Sequence
-from itertools import pairwise
 
 import msgspec
 
@@ -58,18 +58,20 @@ def redistribute(
     they were. Else lambda = max_rescale, and the mean over the group is taken from every member.
     """
     _check(advantages, passed, weights, max_rescale)
-    positive = [(max(a, 0.0), f) for a, p, f in zip(advantages, passed, weights, strict=True) if p]
-    weighted_sum = math.fsum(a * f for a, f in positive)
-    if weighted_sum == 0.0 or len({f for _, f in positive}) == 1:
+    positive = [max(a, 0.0) for a, p in zip(advantages, passed, strict=True) if p]
+    factors = [f for f, p in zip(weights, passed, strict=True) if p]
+    weighted_sum = math.fsum(map(operator.mul, positive, factors))
+    if weighted_sum == 0.0 or len(set(factors)) == 1:
         ones = [1.0] * len(advantages)
         return Redistribution(advantages=list(advantages), weights=ones, rescale=1.0, was_capped=False, shift=0.0)
-    rescale = math.fsum(a for a, _ in positive) / weighted_sum
-    was_capped = rescale > max_rescale
-    rescale = min(rescale, max_rescale)
-    bounded = [rescale * f * max(a, 0.0) if p else a for a, p, f in zip(advantages, passed, weights, strict=True)]
+    wanted = math.fsum(positive) / weighted_sum
+    was_capped = wanted > max_rescale
+    rescale = min(wanted, max_rescale)
+    rows = zip(advantages, passed, weights, strict=True)
+    bounded = [rescale * f * max(a, 0.0) if p else a for a, p, f in rows]
     shift = math.fsum(bounded) / len(bounded) if was_capped else 0.0
     return Redistribution(
-        advantages=[b - shift for b in bounded] if was_capped else bounded,
+        advantages=[b - shift for b in bounded],
         weights=[f if p else 1.0 for p, f in zip(passed, weights, strict=True)],
         rescale=rescale,
         was_capped=was_capped,
@@ -79,20 +81,27 @@ def redistribute(
 
 def tier_weights(grades: Sequence[Grade]) -> list[float]:
     """The factor of each grade, in the order given; raises ValueError if a better tier stands behind a worse one."""
+    tiers = _tiers(grades)
+    factors = {position: CLEAN_WEIGHT if tier == 1 else REJECTED_WEIGHT for position, tier in tiers.items()}
+    first = min(tiers, default=0)
+    if tiers.get(first) == 1:
+        factors[first] = TOP_WEIGHT
+    middle = sorted(position for position, tier in tiers.items() if tier == 2)
+    for index, position in enumerate(middle):
+        factors[position] = _middle_weight(index, len(middle))
+    return [factors[grade.position] for grade in grades]
+
+
+def _tiers(grades: Sequence[Grade]) -> dict[int, int]:
+    """Tier by position, ties checked and the order of tiers too."""
     tiers: dict[int, int] = {}
     for grade in grades:
         if tiers.setdefault(grade.position, grade.tier) != grade.tier:
             raise ValueError(f"position {grade.position}: expected one tier among ties, got several")
-    ranked = sorted(tiers)
-    if any(tiers[a] > tiers[b] for a, b in pairwise(ranked)):
-        raise ValueError(f"ranking: expected tiers in ascending order, got {[tiers[position] for position in ranked]}")
-    middle = [position for position in ranked if tiers[position] == 2]
-    factors = {position: CLEAN_WEIGHT if tiers[position] == 1 else REJECTED_WEIGHT for position in ranked}
-    if ranked and tiers[ranked[0]] == 1:
-        factors[ranked[0]] = TOP_WEIGHT
-    for index, position in enumerate(middle):
-        factors[position] = _middle_weight(index, len(middle))
-    return [factors[grade.position] for grade in grades]
+    in_order = [tiers[position] for position in sorted(tiers)]
+    if in_order != sorted(in_order):
+        raise ValueError(f"ranking: expected tiers in ascending order, got {in_order}")
+    return tiers
 
 
 def _middle_weight(index: int, count: int) -> float:
