@@ -103,7 +103,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     stages: dict[str, dict[str, Any]]
     """The other tables by name; `gagar.cli` checks that each belongs to a stage."""
     root: str
-    """Directory of the run file; relative paths of the file start there."""
+    """Where relative paths of the file start: its directory, or for a packaged run file the current one."""
 
     @property
     def dir(self) -> Path:
@@ -155,11 +155,14 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
-    tables.setdefault(table, {})[key] = value
+    values = tables.setdefault(table, {})
+    if isinstance(values, dict):
+        values[key] = value
 
 
-def load_run(path: Path, overrides: tuple[str, ...] = ()) -> Run:
-    """The run file at `path` with `overrides` applied; raises ConfigError."""
+def load_run(path: Path, overrides: tuple[str, ...] = (), root: Path | None = None) -> Run:
+    """The run file at `path` with `overrides` applied; raises ConfigError. Relative paths start at `root`, or else where the
+    file lies."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -175,4 +178,4 @@ def load_run(path: Path, overrides: tuple[str, ...] = ()) -> Run:
         if not isinstance(value, dict):
             raise ConfigError(f"{name}: expected a table, got {value!r}; write it as [{name}]")
     shared: dict[str, Any] = {name: convert(name, tables.pop(name, {}), kind) for name, kind in SHARED.items()}
-    return Run(**shared, stages=tables, root=str(path.resolve().parent))
+    return Run(**shared, stages=tables, root=str((root or path.parent).resolve()))

@@ -85,7 +85,7 @@ def _mispartitioned(stages: Sequence[Stage]) -> Iterable[str]:
 
 
 def draw(stages: Sequence[Stage] = STAGES, topics: Sequence[Topic] = TOPICS) -> str:
-    """Mermaid: stages as boxes, topics as rounded ones; dotted: tables and records read by reference. Without `dead-letters`."""
+    """Mermaid: stages as boxes, topics rounded; dotted: tables and records read by reference. Without `dead-letters`."""
     shown = [topic for topic in topics if topic.name != DEAD_LETTERS.name]
     lines = ["flowchart LR"]
     lines += [f"  {stage.table}[{stage.name}]" for stage in stages]

@@ -1,0 +1,113 @@
+"""The run file at the command line: the options that choose it, and every check of it that needs no connection.
+
+In: `--run` and `--set`. Out: a checked `Run`, a stage's `Settings`. All faults are ConfigErrors, told before anything starts.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from gagar.config import SHARED, Run, convert, load_run
+from gagar.errors import ConfigError
+from gagar.stream.handlers import Settings
+from gagar.stream.spec import Stage
+
+T = TypeVar("T")
+
+PACKAGED = "gagar:"
+DEFAULT_RUN = f"{PACKAGED}nano/run.toml"
+POLICY_FILES = ("config.json", "tokenizer.json", "model.safetensors")
+
+
+def run_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Gives a click command `--run` and `--set`; the command is called with the loaded `Run` as its keyword `run`."""
+
+    @click.option("--run", "run_path", default=DEFAULT_RUN, show_default=True, metavar="PATH", help="The run file.")
+    @click.option("--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a value; repeatable.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, run_path: str, overrides: tuple[str, ...], **kwargs: Any) -> T:
+        return command(*args, run=open_run(run_path, overrides), **kwargs)
+
+    return wrapped
+
+
+def run_arguments(context: click.Context) -> list[str]:
+    """The options of `run_options` as they were given, for another process of the same run."""
+    overrides: tuple[str, ...] = context.params["overrides"]
+    arguments = ["--run", str(context.params["run_path"])]
+    for override in overrides:
+        arguments += ["--set", override]
+    return arguments
+
+
+def open_run(run_path: str, overrides: Sequence[str] = ()) -> Run:
+    """The run file at a path, or a packaged one (`gagar:...`), whose relative paths start at the current directory."""
+    if run_path.startswith(PACKAGED):
+        packaged = Path(__file__).parent.parent / "data" / run_path.removeprefix(PACKAGED)
+        return load_run(packaged, tuple(overrides), root=Path.cwd())
+    return load_run(Path(run_path), tuple(overrides))
+
+
+def stage_module(stage: Stage) -> ModuleType:
+    """The module of a stage; light to import."""
+    return importlib.import_module(stage.module)
+
+
+def settings_for(stage: Stage, run: Run) -> Settings[Any]:
+    """What the stage's `main` is given; raises ConfigError if its table is wrong."""
+    config_type: type[msgspec.Struct] = stage_module(stage).Config
+    return Settings(config=convert(stage.table, run.stages.get(stage.table, {}), config_type), run=run)
+
+
+def check_run(run: Run, stages: Sequence[Stage] | None = None) -> None:
+    """Raises ConfigError unless every table belongs to a stage and is right, and the files that the run names are there."""
+    if stages is None:
+        from topology.stages import STAGES
+
+        stages = STAGES
+    _check_tables(run, stages)
+    for stage in stages:
+        settings_for(stage, run)
+    _check_policy(run)
+    _check_across_tables(run)
+
+
+def _check_tables(run: Run, stages: Sequence[Stage]) -> None:
+    known = [*SHARED, *(stage.table for stage in stages)]
+    for name in run.stages:
+        if name not in known:
+            raise ConfigError(f"[{name}]: expected a known table, got {name}; the tables are {', '.join(known)}")
+
+
+def _check_policy(run: Run) -> None:
+    directory = run.resolve(run.policy.path)
+    missing = [name for name in POLICY_FILES if not (directory / name).is_file()]
+    if missing:
+        raise ConfigError(
+            f"policy.path: expected a directory with {', '.join(POLICY_FILES)}, got {directory} without {', '.join(missing)}; "
+            "name a Hugging Face model directory, or make one with `gagar sft policy`"
+        )
+
+
+def _check_across_tables(run: Run) -> None:
+    """The rules that hold between tables, and between a table and the files that it names."""
+    from gagar.tasks.task import load_tasks
+
+    train = {task.task_id for task in load_tasks(run.resolve(run.tasks.train))}
+    heldout = {task.task_id for task in load_tasks(run.resolve(run.tasks.heldout))}
+    if train & heldout:
+        raise ConfigError(
+            f"tasks.heldout: expected tasks that are not in tasks.train, got {len(train & heldout)} of both, "
+            f"{min(train & heldout)!r} among them; remove them from one file"
+        )
+    if not run.kafka.bootstrap_servers and run.kafka.replication_factor != 1:
+        raise ConfigError(
+            f"kafka.replication_factor: expected 1 with the local broker, got {run.kafka.replication_factor}; "
+            "set kafka.bootstrap_servers, or leave it out"
+        )

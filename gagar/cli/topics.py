@@ -1,0 +1,76 @@
+"""`gagar topics`: the cluster's topics against the topology, and the topology as a drawing."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gagar.cli.run_file import run_options
+from gagar.config import Run
+
+if TYPE_CHECKING:
+    from gagar.stream.topic_plan import Change
+
+
+@click.group()
+def topics() -> None:
+    """Plan, apply or check the topics; draw the pipeline."""
+
+
+@topics.command()
+@run_options
+def plan(run: Run) -> None:
+    """Print what apply would do."""
+    changes = _differences(run)
+    for change in changes:
+        click.echo(f"{change.kind:<7} {change.what}")
+    click.echo(f"{len(changes)} changes" if changes else "nothing to do")
+
+
+@topics.command()
+@run_options
+def apply(run: Run) -> None:
+    """Create the topics that are missing and mend settings; nothing is ever deleted."""
+    for change in apply_topology(run):
+        click.echo(f"{change.kind:<7} {change.what}")
+    click.echo("topics are as the topology says")
+
+
+@topics.command()
+@run_options
+@click.pass_context
+def check(context: click.Context, run: Run) -> None:
+    """Print each drift; exit code 1 if there is any."""
+    changes = _differences(run)
+    for change in changes:
+        click.echo(change.what)
+    context.exit(1 if changes else 0)
+
+
+@topics.command()
+def graph() -> None:
+    """Print the pipeline as a mermaid drawing, as the README holds it."""
+    from topology.graph import check_topology, readme_block
+
+    check_topology()
+    click.echo(readme_block())
+
+
+def apply_topology(run: Run) -> "list[Change]":
+    """Brings the cluster to the topology; what was done. Raises UnavailableError or ConfigError."""
+    from gagar.broker.address import bootstrap_servers
+    from gagar.stream.admin import Admin
+    from topology.graph import check_topology
+    from topology.topics import TOPICS
+
+    check_topology()
+    with Admin(bootstrap_servers(run)) as admin:
+        return admin.apply(run, TOPICS)
+
+
+def _differences(run: Run) -> "list[Change]":
+    from gagar.broker.address import bootstrap_servers
+    from gagar.stream.admin import Admin
+    from topology.topics import TOPICS
+
+    with Admin(bootstrap_servers(run)) as admin:
+        return admin.plan(run, TOPICS)
