@@ -27,11 +27,7 @@ log = logging.getLogger(__name__)
 
 STALL_S = 120.0
 """Without a new record on any topic for so long, the run is given up."""
-REFRESH_S = 0.5
-"""Between two pictures on a terminal."""
-LINE_S = 5.0
-"""Between two lines elsewhere."""
-LAG_S = 2.0
+MEASURE_S = 2.0
 
 Ending = Literal["planned", "failed", "stalled", "interrupted"]
 Lags = Callable[[], Mapping[str, int]]
@@ -134,6 +130,10 @@ class Watch:
                 task.result()
         return "stalled" if self.idle_s() > self._stall_s else None
 
+    def elapsed_s(self) -> float:
+        """Seconds since the watch began."""
+        return self._clock() - self.started
+
     def idle_s(self) -> float:
         """Seconds since the last new record."""
         num_seen = sum(self.progress.snapshot().records.values())
@@ -155,7 +155,7 @@ class Watch:
                 self._lags = await asyncio.to_thread(self._lags_of)
             except GagarError as error:  # a picture without lags is better than none
                 log.warning("lags unknown error=%s", error)
-            await asyncio.sleep(LAG_S)
+            await asyncio.sleep(MEASURE_S)
 
     def screen(self, states: Sequence[ProcessFacts]) -> "Screen":
         """The moment."""
@@ -166,7 +166,7 @@ class Watch:
         return Screen(
             run_name=self._plan.run_name,
             phase=phase(snapshot),
-            elapsed_s=self._clock() - self.started,
+            elapsed_s=self.elapsed_s(),
             num_steps=self._plan.num_steps,
             stages=[self._row(stage, states) for stage in self._plan.stages],
             snapshot=snapshot,

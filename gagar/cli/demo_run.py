@@ -1,0 +1,183 @@
+"""What `gagar demo` does: broker, topics, stages, the watch, a clean stop, the audit, the report, the last line.
+
+In: a run file and overrides. Out: an exit code; stdout ends with the summary as JSON. A broker that ran before goes on running.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from gagar.cli.history import History, read_history, run_directory, scan_of, topics_read, write_run_report
+from gagar.cli.run_file import DEFAULT_RUN, check_run, open_run
+from gagar.cli.watch import Ending, Plan, Watch, resident_bytes
+from gagar.config import Run
+from gagar.report.summary import Summary, summarize, summary_rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gagar.cli.supervisor import Supervisor
+
+EXIT_CODES: Mapping[Ending, int] = {"planned": 0, "failed": 1, "stalled": 1, "interrupted": 130}
+
+
+def run_demo(overrides: tuple[str, ...]) -> int:
+    """The whole demo; raises GagarError if it cannot start."""
+    from rich.console import Console
+
+    run = open_run(DEFAULT_RUN, overrides)
+    check_run(run)
+    console = Console(highlight=False, soft_wrap=True)
+    with broker_of(run) as (servers, pid):
+        directory = run_directory(run)
+        directory.mkdir(parents=True, exist_ok=True)
+        with logged_to(directory / "demo.log"):
+            arguments = ("--run", DEFAULT_RUN, *(f"--set={override}" for override in overrides))
+            return asyncio.run(Demo(run, servers, pid, console, arguments).run_to_end())
+
+
+@contextmanager
+def broker_of(run: Run) -> Iterator[tuple[str, int | None]]:
+    """Address of the cluster that the run file names, or of the local broker, and that one's process id."""
+    if run.kafka.bootstrap_servers:
+        yield run.kafka.bootstrap_servers, None
+        return
+    from gagar.broker.address import broker_dir
+    from gagar.broker.local import broker
+
+    with broker(broker_dir(run)) as state:
+        yield state.address, state.pid
+
+
+@contextmanager
+def logged_to(path: Path) -> Iterator[None]:
+    """This process logs into a file meanwhile: a line on the screen would break the picture."""
+    root = logging.getLogger()
+    before = root.handlers[:]
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    root.handlers[:] = [handler]
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        handler.close()
+
+
+class Demo:
+    """One demo, from topics to the last line."""
+
+    def __init__(self, run: Run, servers: str, broker_pid: int | None, console: "Console", argv_tail: tuple[str, ...]) -> None:
+        self._run = run
+        self._servers = servers
+        self._broker_pid = broker_pid
+        self._console = console
+        self._argv_tail = argv_tail
+        self._directory = run_directory(run)
+
+    async def run_to_end(self) -> int:
+        """Starts, watches, stops, audits, reports; returns the exit code."""
+        from gagar.cli.supervisor import Supervisor
+        from gagar.cli.topics import apply_topology
+
+        interrupted = interruption()
+        await asyncio.to_thread(apply_topology, self._run)
+        supervisor = Supervisor(self._run, self._argv_tail, {}, self._directory)
+        watch = self._watch()
+        try:
+            await supervisor.start()
+            ending = await self._follow(watch, supervisor, interrupted)
+        finally:
+            self._console.print("stopping the stages ...", style="dim")
+            await supervisor.stop()
+        self._explain(ending, supervisor, watch)
+        return await self._conclude(ending, watch)
+
+    def _watch(self) -> Watch:
+        from gagar.stream.admin import Admin
+        from topology.stages import STAGES
+
+        admin = Admin(self._servers)
+
+        def lags() -> dict[str, int]:
+            return {stage.name: sum(admin.lags(self._run.run.name, stage).values()) for stage in STAGES if stage.inputs}
+
+        plan = Plan(
+            run_name=self._run.run.name,
+            num_steps=self._run.training.num_steps,
+            stages=STAGES,
+            log_dir=str(self._directory),
+        )
+        return Watch(plan, lags, lambda: resident_bytes(self._broker_pid))
+
+    async def _follow(self, watch: Watch, supervisor: "Supervisor", interrupted: asyncio.Event) -> Ending:
+        from gagar.cli.display import display_on
+
+        deliveries = scan_of(self._run, self._servers, follow=True)(topics_read(with_transcripts=True))
+        with display_on(self._console) as display:
+            return await watch.until_end(supervisor, deliveries, display, interrupted)
+
+    def _explain(self, ending: Ending, supervisor: "Supervisor", watch: Watch) -> None:
+        """Why there is no planned end, on stderr."""
+        logs = f"see the logs in {self._directory}"
+        restarts = ", ".join(f"{state.name} {state.restarts}" for state in supervisor.states() if state.restarts) or "none"
+        if ending == "failed":
+            click.echo(f"error: {self._run.run.name}: expected the planned end, got a stage that gave up; {logs}", err=True)
+        elif ending == "stalled":
+            what = f"no record on any topic for {watch.idle_s():.0f} s (restarts: {restarts})"
+            click.echo(f"error: {self._run.run.name}: expected progress, got {what}; {logs}", err=True)
+
+    async def _conclude(self, ending: Ending, watch: Watch) -> int:
+        """Audit, report, table, last line."""
+        from gagar.cli.audit import run_audit
+
+        history = await read_history(scan_of(self._run, self._servers))
+        report = await run_audit(self._run, is_in_flight_allowed=ending != "planned")
+        summary = summarize(
+            history.snapshot,
+            self._run.run.name,
+            "clean" if report.is_clean else "; ".join(report.findings),
+            seconds=watch.elapsed_s(),
+        )
+        summary = msgspec.structs.replace(summary, peak_memory_bytes=watch.peak_memory_bytes)
+        page = write_run_report(self._run, history, summary)
+        summary = msgspec.structs.replace(summary, report=str(page))
+        self._print(summary, history)
+        return EXIT_CODES[ending] or (0 if report.is_clean else 1)
+
+    def _print(self, summary: Summary, history: History) -> None:
+        from rich.table import Table
+
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for label, value in [*summary_rows(summary, history.snapshot.rounds), ("report", summary.report)]:
+            table.add_row(label, value)
+        self._console.print(table)
+        print_last_line(summary)
+
+
+def interruption() -> asyncio.Event:
+    """Set by the first Ctrl-C or SIGTERM; a second one ends the process at once."""
+    event = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def note(number: int) -> None:
+        event.set()
+        loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, note, number)
+    return event
+
+
+def print_last_line(summary: Summary) -> None:
+    """The summary as one JSON object, nothing after it."""
+    sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
+    sys.stdout.flush()
