@@ -1,7 +1,7 @@
 """The learner's way into the log: reads its input by positions that it keeps itself, writes in transactions.
 
-In: the stage's input topics from given offsets. Out: outputs and, for lag only, the group's offsets. Kept: nothing; the positions
-live in the learner's checkpoints.
+In: the stage's input topics from given offsets. Out: outputs and, for lag only, the group's offsets. Kept: nothing; the
+positions live in the learner's checkpoints.
 """
 
 from collections.abc import Mapping, Sequence
