@@ -1,4 +1,4 @@
-"""The tokenizer of the nano policy: byte-level BPE of at most 1,024, learned from demonstrations, every digit a token of its own.
+"""The tokenizer of the nano policy: byte-level BPE of at most 1,024 from demonstrations, every digit a token of its own.
 
 A space belongs to the word or sign after it, a line break to the indentation after it. A two-letter word in quotes is read
 letter by letter, since words that no training saw must look like those that it saw. The chat template puts each message

@@ -1,0 +1,57 @@
+"""An event loop in a thread of its own, for a process whose main thread computes.
+
+In: coroutines, from any other thread. Out: their answers, within a time limit. Not promised: order between two of them.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from gagar.errors import UnavailableError
+
+T = TypeVar("T")
+
+
+class Background:
+    """The thread and its loop; started on construction, a daemon."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Starts `work`; the future may be waited for in any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float, what: str) -> T:
+        """The answer of `work`; raises what it raises, or UnavailableError naming `what` when `timeout_s` have passed."""
+        future = self.submit(work)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            if future.done() and not future.cancelled():
+                raise
+            future.cancel()
+            raise UnavailableError(f"{what}: expected an answer within {timeout_s:g} s, got none") from None
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Cancels what still runs and ends the thread; gives up after `timeout_s`, since the thread is a daemon."""
+        if self._thread.is_alive():
+            try:
+                self.submit(self._cancel_all()).result(timeout_s)
+            except TimeoutError:
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        mine = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

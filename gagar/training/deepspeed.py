@@ -1,0 +1,205 @@
+"""The only door to DeepSpeed: one optimizer step over micro-batches, checkpoints of the engine's state, the weights gathered.
+
+In: micro-batches of this rank, equally many on each rank. Out: a StepResult, equal on all ranks. On a CPU no operator is compiled
+(the shared-memory collectives are switched off): a machine without a compiler trains.
+"""
+
+import logging
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from gagar.loss import Loss, LossSums, token_logprobs, token_mean
+from gagar.training.batch import MicroBatch
+from gagar.training.ranks import Ranks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+ZeroStage = Literal[0, 1, 2, 3]
+MAX_BUCKET = 50_000_000
+"""Elements of a ZeRO bucket; DeepSpeed's default would allocate 2 GB for any model."""
+
+
+class Optimization(msgspec.Struct, frozen=True, kw_only=True):
+    """How to step: AdamW, linear warm-up, then a constant learning rate."""
+
+    learning_rate: float
+    warmup_steps: int
+    betas: tuple[float, float]
+    weight_decay: float
+    gradient_clip: float
+    """Bound of the global gradient norm; 0: none."""
+    zero_stage: ZeroStage
+    dtype: Literal["float32", "bfloat16"]
+    temperature: float = 1.0
+    """Of the sampling, so that the learner's probabilities are of the same distribution."""
+
+    def rate_at(self, step: int) -> float:
+        """Learning rate of step `step`, counted from 1."""
+        return self.learning_rate * min(1.0, step / max(1, self.warmup_steps))
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a step went; equal on all ranks."""
+
+    is_applied: bool
+    """False: loss or gradient were not finite, and the weights are what they were."""
+    grad_norm: float
+    """Before clipping."""
+    metrics: dict[str, float]
+
+
+class Trainer:
+    """A model under DeepSpeed. All ranks construct it and make the same calls in the same order."""
+
+    def __init__(self, model: "Module", optimization: Optimization, loss: Loss, ranks: Ranks) -> None:
+        self.model = model
+        self._optimization = optimization
+        self._loss = loss
+        self._ranks = ranks
+        self._engine = _start_engine(model, optimization)
+
+    def step(self, batches: Sequence[MicroBatch], num_tokens: int, step: int) -> StepResult:
+        """Optimizer step number `step` (from 1) over a batch of `num_tokens` sampled tokens on all ranks together."""
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = self._optimization.rate_at(step)
+        sums = LossSums()
+        for number, batch in enumerate(batches, start=1):
+            self._engine.set_gradient_accumulation_boundary(number == len(batches))
+            # DeepSpeed takes the mean over ranks; ours is a sum of shares.
+            self._engine.backward(self._forward(batch, num_tokens, sums) * self._ranks.world_size)
+        sums = LossSums.merge([LossSums.of(parts) for parts in self._ranks.gather(sums.parts(), list[float])])
+        grad_norm = self._apply(is_loss_finite=math.isfinite(sums.sums["loss"]))
+        metrics = {**sums.metrics(), "lr": self._optimization.rate_at(step), "grad_norm": grad_norm}
+        return StepResult(is_applied=math.isfinite(grad_norm), grad_norm=grad_norm, metrics=metrics)
+
+    def _forward(self, batch: MicroBatch, num_tokens: int, sums: LossSums) -> "Tensor":
+        device = self._engine.device
+        batch = MicroBatch(*(tensor.to(device) for tensor in batch))
+        logits = self._engine(input_ids=batch.input_ids, logits_to_keep=batch.columns, use_cache=False).logits
+        if not len(batch.targets):
+            return logits.sum() * 0.0
+        sampled = logits[batch.rows, batch.places]
+        logprobs, entropies = token_logprobs(sampled, batch.targets, self._optimization.temperature)
+        token_loss = self._loss(logprobs, batch.behaviour_logprobs, batch.advantages)
+        sums.add(token_loss, entropies, batch.advantages)
+        return token_mean(token_loss.losses, num_tokens)
+
+    def _apply(self, *, is_loss_finite: bool) -> float:
+        """The update, unless something is not finite; answers the norm of the gradient, or NaN or infinity."""
+        if self._optimization.zero_stage == 0:
+            return self._apply_replicated(is_loss_finite=is_loss_finite)
+        # ZeRO skips an update with a norm that is not finite by itself; a loss that is not gives such gradients.
+        self._engine.step()
+        norm = self._engine.get_global_grad_norm()
+        return float(norm) if self._engine.was_step_applied() and is_loss_finite else math.inf
+
+    def _apply_replicated(self, *, is_loss_finite: bool) -> float:
+        """Without ZeRO every rank holds the whole, reduced gradient; clipped here, since DeepSpeed would not tell its norm."""
+        from torch.nn.utils import clip_grad_norm_
+
+        bound = self._optimization.gradient_clip or math.inf
+        norm = float(clip_grad_norm_(self.model.parameters(), bound))
+        if not math.isfinite(norm) or not is_loss_finite:
+            self._engine.zero_grad()
+            self.model.zero_grad(set_to_none=True)
+            return norm if is_loss_finite else math.nan
+        self._engine.step()
+        return norm
+
+    def gather_state(self) -> dict[str, "Tensor"]:
+        """The whole state dict on rank 0, on the CPU; empty elsewhere. A collective call."""
+        if self._optimization.zero_stage < 3:
+            return dict(self.model.state_dict()) if self._ranks.is_first else {}
+        import deepspeed
+
+        state: dict[str, Tensor] = {}
+        for name, parameter in self.model.state_dict(keep_vars=True).items():
+            with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
+                if self._ranks.is_first:
+                    state[name] = parameter.detach().cpu().clone()
+        return state
+
+    def save(self, directory: Path) -> None:
+        """Engine state (weights, optimizer) below `directory`. A collective call; not durable by itself."""
+        self._engine.save_checkpoint(str(directory), tag="engine", save_latest=False)
+
+    def load(self, directory: Path) -> None:
+        """What `save` wrote, by as many ranks and with the same ZeRO stage (with stage 0: by any number of ranks)."""
+        self._engine.load_checkpoint(str(directory), tag="engine")
+
+    def close(self) -> None:
+        """Leaves the process group."""
+        import torch.distributed as dist
+
+        self._engine.destroy()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def open_ranks(timeout_s: float) -> Ranks:
+    """Joins the ranks that the environment names (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT); without it, one rank alone."""
+    import torch
+    import torch.distributed as dist
+
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if backend == "gloo":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    else:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    timeout = timedelta(seconds=timeout_s)
+    if world_size == 1:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+    else:
+        dist.init_process_group(backend, timeout=timeout)
+    ranks = Ranks(rank, world_size, timeout_s)
+    ranks.open()
+    return ranks
+
+
+def _start_engine(model: "Module", optimization: Optimization) -> Any:
+    """DeepSpeed's engine around `model`; the process group must exist."""
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
+        os.environ.setdefault(name, value)
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import deepspeed
+        import torch
+
+        if os.environ.get("DS_ACCELERATOR") == "cpu":
+            vars(deepspeed.ops)["__compatible_ops__"] = {}
+        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=optimization.learning_rate, betas=optimization.betas, weight_decay=optimization.weight_decay
+        )
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=_engine_config(model, optimization))
+    return engine
+
+
+def _engine_config(model: "Module", optimization: Optimization) -> dict[str, Any]:
+    bucket = min(MAX_BUCKET, sum(parameter.numel() for parameter in model.parameters()))
+    clip = optimization.gradient_clip if optimization.zero_stage else 0.0
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": clip,
+        "steps_per_print": None,
+        "bf16": {"enabled": optimization.dtype == "bfloat16"},
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {
+            "stage": optimization.zero_stage,
+            "overlap_comm": False,
+            "reduce_bucket_size": bucket,
+            "allgather_bucket_size": bucket,
+        },
+    }

@@ -1,0 +1,99 @@
+"""The policy as a Hugging Face model: load it, name it so that checkpoints of another are told apart, publish its weights.
+
+A published policy is a directory with config, tokenizer and one `model.safetensors`. It appears under its name in one rename,
+after everything in it has been flushed: whoever sees it sees all of it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gagar.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+WEIGHTS = "model.safetensors"
+ModelDtype = Literal["float32", "bfloat16"]
+VOLATILE = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
+"""Keys of a model's config that do not change what it computes."""
+
+
+def load_model(path: Path, dtype: ModelDtype) -> "Module":
+    """The causal language model at `path`, in training mode, without dropout: the learner's probabilities must be those that
+    the engine samples from. Raises ConfigError if it cannot be read."""
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"policy.path {path}: expected a Hugging Face model directory, got no config.json there")
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    try:
+        config = AutoConfig.from_pretrained(path)
+        for key, value in config.to_dict().items():
+            if isinstance(value, float) and ("dropout" in key or key.endswith("pdrop")):
+                setattr(config, key, 0.0)
+        config.use_cache = False
+        model: Module = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=getattr(torch, dtype))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ConfigError(f"policy.path {path}: expected a causal language model, got {error}") from error
+    return model.train()
+
+
+def describe(model: "Module") -> str:
+    """Class, size and a digest over names, shapes and config of a model. Example: `LlamaForCausalLM 1968000 parameters 3f2a...`."""
+    shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    config: dict[str, Any] = model.config.to_dict()  # type: ignore[operator, union-attr]
+    facts = {key: value for key, value in config.items() if key not in VOLATILE}
+    digest = hashlib.sha256(json.dumps([shapes, facts], sort_keys=True, default=str).encode()).hexdigest()
+    size = sum(parameter.numel() for parameter in model.parameters())
+    return f"{type(model).__name__} {size} parameters {digest[:16]}"
+
+
+def save_policy(model: "Module", state: dict[str, "Tensor"], source: Path, destination: Path) -> str:
+    """Publishes `state` as the directory `destination`, with the tokenizer files of `source`; answers the weights' sha256.
+
+    One that is there already (of a run that died before it said so) is replaced.
+    """
+    temporary = destination.with_name(f".{destination.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    for item in source.iterdir():
+        if item.is_file() and not item.name.startswith(".") and item.suffix not in (".safetensors", ".bin", ".pt"):
+            if not item.name.endswith(".index.json"):
+                shutil.copyfile(item, temporary / item.name)
+    model.save_pretrained(temporary, state_dict=state, max_shard_size="100TB")  # type: ignore[operator]
+    checksum = file_digest(temporary / WEIGHTS)
+    (temporary / WEIGHTS).chmod(0o644)  # safetensors makes it private; workers may run as other users
+    flush_tree(temporary)
+    shutil.rmtree(destination, ignore_errors=True)
+    os.rename(temporary, destination)
+    flush_path(destination.parent)
+    return checksum
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def flush_tree(directory: Path) -> None:
+    """Makes all files below a directory durable, and their names."""
+    for item in directory.rglob("*"):
+        flush_path(item)
+    flush_path(directory)
+
+
+def flush_path(path: Path) -> None:
+    """fsync of a file or a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
