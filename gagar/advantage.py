@@ -67,8 +67,7 @@ def redistribute(
     wanted = math.fsum(positive) / weighted_sum
     was_capped = wanted > max_rescale
     rescale = min(wanted, max_rescale)
-    rows = zip(advantages, passed, weights, strict=True)
-    bounded = [rescale * f * max(a, 0.0) if p else a for a, p, f in rows]
+    bounded = _rescaled(advantages, passed, weights, rescale)
     shift = math.fsum(bounded) / len(bounded) if was_capped else 0.0
     return Redistribution(
         advantages=[b - shift for b in bounded],
@@ -77,6 +76,11 @@ def redistribute(
         was_capped=was_capped,
         shift=shift,
     )
+
+
+def _rescaled(advantages: Sequence[float], passed: Sequence[bool], weights: Sequence[float], rescale: float) -> list[float]:
+    rows = zip(advantages, passed, weights, strict=True)
+    return [rescale * f * max(a, 0.0) if p else a for a, p, f in rows]
 
 
 def tier_weights(grades: Sequence[Grade]) -> list[float]:

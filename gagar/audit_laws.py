@@ -102,11 +102,7 @@ def broken_outcome(outcome: Outcome) -> Iterator[str]:
 
 def broken_version(version: PolicyVersion, before: PolicyVersion | None) -> Iterator[str]:
     """What is wrong with a version after `before`, the one that its run published last."""
-    steps = [entry.last_step for entry in version.lineage]
-    if steps != sorted(steps) or any(step > version.step for step in steps):
-        yield f"expected a lineage of ascending steps up to {version.step}, got {steps}"
-    if len({entry.run_id for entry in version.lineage} | {version.run_id}) != len(version.lineage) + 1:
-        yield f"expected each run once in its lineage, got {_named(version.lineage)}"
+    yield from _broken_lineage(version)
     if before is None:
         return
     if version.version <= before.version or version.step < before.step:
@@ -115,6 +111,15 @@ def broken_version(version: PolicyVersion, before: PolicyVersion | None) -> Iter
         yield f"expected its run's lineage {_named(before.lineage)}, got {_named(version.lineage)}"
     if before.is_last:
         yield f"expected none after version {before.version}, the planned end of its run, got one"
+
+
+def _broken_lineage(version: PolicyVersion) -> Iterator[str]:
+    steps = [entry.last_step for entry in version.lineage]
+    if steps != sorted(steps) or any(step > version.step for step in steps):
+        yield f"expected a lineage of ascending steps up to {version.step}, got {steps}"
+    run_ids = [entry.run_id for entry in version.lineage] + [version.run_id]
+    if len(set(run_ids)) != len(run_ids):
+        yield f"expected each run once in its lineage, got {_named(version.lineage)}"
 
 
 def _named(lineage: Sequence[LineageEntry]) -> list[str]:
