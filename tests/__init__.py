@@ -1,0 +1,1 @@
+"""Tests; `builders` makes records."""
