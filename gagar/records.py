@@ -16,7 +16,11 @@ TrajectoryStatus = Literal["completed", "truncated", "failed", "timeout", "cance
 VerdictStatus = Literal["passed", "failed", "invalid"]
 """`invalid`: an infrastructure fault; the member is left out of all statistics, never counted as reward 0."""
 OutcomeKind = Literal["trained", "evaluated", "dropped"]
-DropReason = Literal["", "all_passed", "all_failed", "too_few_valid", "stale", "ended", "lost", "dead_letter"]
+DropReason = Literal[
+    "", "all_passed", "all_failed", "too_few_valid", "stale", "untrainable", "non_finite", "ended", "lost", "dead_letter"
+]
+"""The learner's: stale, untrainable (no sampled token with an advantage), non_finite (its batch's loss or gradient was not a number),
+ended (the run was over), lost (its tokens are gone or wrong)."""
 
 
 class LogRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
