@@ -1,0 +1,91 @@
+"""Task files: a fault names file and line, and no task gets in twice."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gagar.errors import ConfigError
+from gagar.tasks.task import Task, load_tasks
+
+
+def make_line(task_id: str = "a", **changes: Any) -> str:
+    task = {
+        "task_id": task_id,
+        "statement": "Add.",
+        "tree": {"x.py": "def f(): ...\n"},
+        "tests": {"test_x.py": "def test_f(): ...\n"},
+        "fail_to_pass": ["test_x.py::test_f"],
+        **changes,
+    }
+    return json.dumps(task)
+
+
+def write(directory: Path, *lines: str) -> Path:
+    path = directory / "tasks.jsonl"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_tasks_come_in_the_order_of_the_file(tmp_path: Path) -> None:
+    tasks = load_tasks(write(tmp_path, make_line("b"), make_line("a"), make_line("c")))
+    assert [task.task_id for task in tasks] == ["b", "a", "c"]
+    assert isinstance(tasks[0], Task)
+
+
+def test_blank_lines_are_passed_over_but_counted(tmp_path: Path) -> None:
+    path = write(tmp_path, make_line("a"), "", "   ", "{")
+    with pytest.raises(ConfigError, match=r"tasks.jsonl:4: expected a task as JSON, got .*; mend or remove the line"):
+        load_tasks(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '"task"',
+        make_line(statement=3),
+        make_line(tree={"x.py": 1}),
+        make_line(colour="red"),
+        make_line().replace('"statement"', '"wording"'),
+        make_line()[:-9],
+    ],
+)
+def test_a_broken_line_is_named_with_its_number(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigError, match=r"tasks.jsonl:2: expected a task as JSON, got"):
+        load_tasks(write(tmp_path, make_line("first"), line))
+
+
+def test_bytes_that_are_no_text_are_a_broken_line(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(make_line().encode() + b'\n{"task_id": "\xff\xfe"}\n')
+    with pytest.raises(ConfigError, match=r"tasks.jsonl:2: expected a task as JSON"):
+        load_tasks(path)
+
+
+def test_a_doubled_id_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tasks.jsonl:3: expected a new task_id, got 'a' again; rename or remove it"):
+        load_tasks(write(tmp_path, make_line("a"), make_line("b"), make_line("a")))
+
+
+def test_a_task_that_no_test_decides_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tasks.jsonl:1: expected at least one id in fail_to_pass, got none"):
+        load_tasks(write(tmp_path, make_line(fail_to_pass=[])))
+
+
+@pytest.mark.parametrize("lines", [(), ("", " ")])
+def test_an_empty_file_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"task file .*: expected at least one task, got none"):
+        load_tasks(write(tmp_path, *lines))
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"task file .*none.jsonl: expected a readable JSON Lines file, got No such file"):
+        load_tasks(tmp_path / "none.jsonl")
+
+
+def test_expected_tests_are_both_lists(tmp_path: Path) -> None:
+    (task,) = load_tasks(write(tmp_path, make_line(pass_to_pass=["test_x.py::test_g"])))
+    assert task.expected_tests == ["test_x.py::test_f", "test_x.py::test_g"]
