@@ -11,7 +11,7 @@ import shutil
 import signal
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from gagar.broker.java import find_java
 from gagar.broker.probe import free_ports, is_answering
 from gagar.broker.properties import server_properties, write_properties
 from gagar.errors import UnavailableError
+from gagar.leash import Leash, members
+from gagar.leash import environment as leash_environment
 from gagar.locks import file_lock
 from gagar.processes import identity, is_alive
 
@@ -41,8 +43,9 @@ LOG_OPTIONS = (
 )
 
 
-def start_broker(directory: Path) -> BrokerState:
-    """The broker of `directory`, started if it does not run, answering. Raises UnavailableError."""
+def start_broker(directory: Path, environment: Mapping[str, str] | None = None) -> BrokerState:
+    """The broker of `directory`, started if it does not run, answering; a new process has `environment` besides this one's.
+    Raises UnavailableError."""
     directory = directory.resolve()
     with _lock(directory):
         state = running_state(directory)
@@ -50,7 +53,7 @@ def start_broker(directory: Path) -> BrokerState:
             return state
         command = _java_command(directory)
         for attempt in range(1, NUM_ATTEMPTS + 1):
-            state = _spawn(directory, command, may_keep_ports=attempt == 1)
+            state = _spawn(directory, command, environment or {}, may_keep_ports=attempt == 1)
             if _becomes_ready(state, directory):
                 return state
             _end(state)
@@ -73,13 +76,17 @@ def stop_broker(directory: Path) -> bool:
 
 @contextmanager
 def broker(directory: Path) -> Iterator[BrokerState]:
-    """The broker of `directory` for the length of a `with`; one that ran before goes on running after it."""
-    was_running = running_state(directory.resolve()) is not None
-    try:
-        yield start_broker(directory)
-    finally:
-        if not was_running:
-            stop_broker(directory)
+    """The broker of `directory` for the length of a `with`, even if this process is killed in it. One that was started by
+    `start_broker` goes on running after it, and one that another process uses as well until that one ends."""
+    directory = directory.resolve()
+    with Leash(directory, is_exclusive=False) as leash:
+        state = start_broker(directory, leash_environment(directory))
+        try:
+            yield state
+        finally:
+            running = running_state(directory)
+            if running is not None and running.pid in members(directory) and leash.is_alone():
+                stop_broker(directory)
 
 
 def _lock(directory: Path) -> AbstractContextManager[None]:
@@ -98,7 +105,7 @@ def _java_command(directory: Path) -> list[str]:
     return [str(find_java()), *JVM_OPTIONS, *LOG_OPTIONS, f"-Djava.io.tmpdir={scratch}", crash, "-cp", classpath]
 
 
-def _spawn(directory: Path, command: list[str], *, may_keep_ports: bool) -> BrokerState:
+def _spawn(directory: Path, command: list[str], environment: Mapping[str, str], *, may_keep_ports: bool) -> BrokerState:
     """Starts the process and records it at once."""
     port, controller_port = free_ports(_last_ports(directory) if may_keep_ports else ())
     properties = directory / "server.properties"
@@ -108,7 +115,7 @@ def _spawn(directory: Path, command: list[str], *, may_keep_ports: bool) -> Brok
         log.replace(directory / "broker.log.1")
     if not (directory / "data" / "meta.properties").exists():
         _format(directory, command, properties, log)
-    pid = _detached([*command, "kafka.Kafka", str(properties)], log)
+    pid = _detached([*command, "kafka.Kafka", str(properties)], log, environment)
     state = BrokerState(
         address=f"127.0.0.1:{port}",
         controller_address=f"127.0.0.1:{controller_port}",
@@ -132,7 +139,7 @@ def _format(directory: Path, command: list[str], properties: Path, log: Path) ->
     """Writes the empty metadata log; its last step is `meta.properties`, so one that was cut short is done again."""
     cluster_id = "g" + urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")[1:]
     tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted", "-t", cluster_id, "-c", str(properties)]
-    pid = _detached([*command, *tool], log)
+    pid = _detached([*command, *tool], log, {})
     _, status = os.waitpid(pid, 0)
     if status != 0:
         raise UnavailableError(
@@ -141,12 +148,12 @@ def _format(directory: Path, command: list[str], properties: Path, log: Path) ->
         )
 
 
-def _detached(command: list[str], log: Path) -> int:
+def _detached(command: list[str], log: Path, environment: Mapping[str, str]) -> int:
     """Starts a process in a session of its own that outlives this one and writes to `log`; its pid."""
     return os.posix_spawn(
         command[0],
         command,
-        os.environ,
+        {**os.environ, **environment},
         setsid=True,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
