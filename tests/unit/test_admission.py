@@ -1,0 +1,328 @@
+"""Admission: bounded, never starving, evaluations first, the same after a restart."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gagar.admission import Admission, AdmissionLimits, Cursor, NextGroup, TaskOrder, stable_hash
+from gagar.errors import BadRecordError, GagarError
+from gagar.records import LineageEntry, Outcome, PolicyVersion
+from tests.builders import make_outcome, make_version
+
+
+def make_admission(**limits: int) -> Admission:
+    wanted = {"max_unresolved": 4, "evaluate_every": 0, "num_heldout": 2, **limits}
+    return Admission(AdmissionLimits(**wanted), Cursor())
+
+
+def drain(admission: Admission) -> list[str]:
+    """Ids of all groups that are due."""
+    ids = []
+    while (group := admission.next_group()) is not None:
+        ids.append(group.group_id)
+    return ids
+
+
+def started(**limits: int) -> Admission:
+    """An admission whose first evaluation round and training groups are requested."""
+    admission = make_admission(**limits)
+    admission.observe_version(make_version(0))
+    drain(admission)
+    return admission
+
+
+def test_nothing_is_requested_before_a_policy_is_published() -> None:
+    assert make_admission().next_group() is None
+
+
+def test_the_first_round_goes_before_any_training_group() -> None:
+    admission = make_admission()
+    admission.observe_version(make_version(0))
+    assert drain(admission) == ["e-000000-0000", "e-000000-0001", "t-000000", "t-000001", "t-000002", "t-000003"]
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        make_outcome("t-000002", "dropped", reason="all_failed"),
+        make_outcome("t-000002", "dropped", reason="lost"),
+        make_outcome("t-000002", "dropped", reason="dead_letter", num_requested=0, num_valid=0),
+        make_outcome("t-000002", "dropped", reason="stale", run_id="a", step=1),
+        make_outcome("t-000002", "trained"),
+    ],
+)
+def test_every_outcome_frees_one_place(outcome: Outcome) -> None:
+    admission = started()
+    admission.observe_outcome(outcome)
+    admission.observe_outcome(outcome)
+    assert drain(admission) == ["t-000004"]
+
+
+def test_an_evaluated_group_frees_no_place_of_training() -> None:
+    admission = started()
+    admission.observe_outcome(make_outcome("e-000000-0001", "evaluated"))
+    assert drain(admission) == []
+    assert admission.num_unresolved_evaluations == 1
+
+
+def test_a_round_is_due_every_so_many_steps_and_named_by_the_newest() -> None:
+    admission = started(evaluate_every=10)
+    admission.observe_version(make_version(9))
+    assert drain(admission) == []
+    admission.observe_version(make_version(11))
+    assert drain(admission) == ["e-000011-0000", "e-000011-0001"]
+    admission.observe_version(make_version(19))
+    assert drain(admission) == []
+    admission.observe_version(make_version(20))
+    assert drain(admission) == ["e-000020-0000", "e-000020-0001"]
+
+
+def test_the_planned_end_brings_one_last_round_and_no_training_group() -> None:
+    admission = started()
+    admission.observe_outcome(make_outcome("t-000000"))
+    admission.observe_version(make_version(7, is_last=True))
+    assert drain(admission) == ["e-000007-0000", "e-000007-0001"]
+
+
+def test_a_round_of_the_last_step_is_not_made_twice() -> None:
+    admission = started(evaluate_every=5)
+    admission.observe_version(make_version(5, is_last=True))
+    assert drain(admission) == ["e-000005-0000", "e-000005-0001"]
+    admission.observe_version(make_version(5, "b", is_last=True, lineage=[LineageEntry(run_id="a", last_step=5)]))
+    assert drain(admission) == []
+
+
+def test_it_is_done_when_the_last_round_and_every_group_have_ended() -> None:
+    admission = started()
+    admission.observe_version(make_version(3, is_last=True))
+    assert not admission.is_done
+    drain(admission)
+    for step in (0, 3):
+        for index in range(2):
+            assert not admission.is_done
+            admission.observe_outcome(make_outcome(f"e-{step:06d}-{index:04d}", "evaluated", step=step))
+    for index in range(4):
+        assert not admission.is_done
+        admission.observe_outcome(make_outcome(f"t-{index:06d}", "dropped", reason="ended", run_id="a", step=3))
+    assert admission.is_done
+
+
+def test_a_superseded_group_is_in_flight_again_until_it_is_trained_anew() -> None:
+    admission = started()
+    admission.observe_version(make_version(1))
+    admission.observe_outcome(make_outcome("t-000000", run_id="a", step=1))
+    admission.observe_outcome(make_outcome("t-000001", run_id="a", step=2))
+    assert admission.num_unresolved == 2
+    admission.observe_version(make_version(1, "b", lineage=[LineageEntry(run_id="a", last_step=1)]))
+    assert admission.num_unresolved == 3
+    admission.observe_outcome(make_outcome("t-000001", run_id="b", step=2))
+    assert admission.num_unresolved == 2
+
+
+def test_the_newest_outcome_of_a_group_is_the_one_that_counts() -> None:
+    admission = started()
+    admission.observe_outcome(make_outcome("t-000001", run_id="a", step=2))
+    admission.observe_version(make_version(1, "b", lineage=[LineageEntry(run_id="a", last_step=1)]))
+    admission.observe_outcome(make_outcome("t-000001", "dropped", reason="stale", run_id="b", step=2))
+    assert admission.num_unresolved == 3
+    assert drain(admission) == ["t-000004"]
+
+
+def test_an_outcome_from_beyond_the_cursor_is_an_error() -> None:
+    with pytest.raises(GagarError, match=r"outcome of t-000004: expected a group before the sampler's cursor"):
+        started().observe_outcome(make_outcome("t-000004"))
+    with pytest.raises(GagarError, match="outcome of e-000000-0002: expected"):
+        started().observe_outcome(make_outcome("e-000000-0002", "evaluated"))
+
+
+def test_outcomes_of_groups_that_no_sampler_names_are_passed_over() -> None:
+    admission = started()
+    admission.observe_outcome(make_outcome("x-7", "dropped", reason="lost"))
+    assert admission.num_unresolved == 4
+
+
+def test_a_cursor_of_another_form_is_refused() -> None:
+    with pytest.raises(BadRecordError, match="sampler cursor: expected its MessagePack form"):
+        Cursor.from_bytes(b"\x01")
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
+def test_a_cursor_survives_its_bytes(a: int, b: int, c: int, d: int) -> None:
+    cursor = Cursor(next_training=a, round_step=b, next_evaluation=c, num_evaluations=d)
+    assert Cursor.from_bytes(cursor.to_bytes()) == cursor
+    assert Cursor.from_bytes(b"") == Cursor()
+
+
+@given(st.integers(0, 1 << 40), st.integers(1, 40), st.integers(0, 5))
+def test_each_epoch_holds_every_task_once_in_an_order_that_is_a_function_of_seed_and_index(
+    seed: int, num_tasks: int, epoch: int
+) -> None:
+    ids = [f"task-{i}" for i in range(num_tasks)]
+    order, other = TaskOrder(ids, seed), TaskOrder(ids, seed)
+    indices = range(epoch * num_tasks, (epoch + 1) * num_tasks)
+    assert sorted(order[i] for i in indices) == sorted(ids)
+    assert [other[i] for i in reversed(indices)] == [order[i] for i in reversed(indices)]
+
+
+def test_epochs_and_seeds_differ() -> None:
+    ids = [f"task-{i}" for i in range(20)]
+    first = [TaskOrder(ids, 0)[i] for i in range(20)]
+    assert [TaskOrder(ids, 0)[i] for i in range(20, 40)] != first
+    assert [TaskOrder(ids, 1)[i] for i in range(20)] != first
+
+
+def test_the_stable_hash_is_the_same_in_every_release() -> None:
+    assert stable_hash("0/t-000000/0") == 2437507950323819731
+    assert 0 <= stable_hash("x") < 1 << 63
+
+
+class Sampling(RuleBasedStateMachine):
+    """A sampler against a pipeline that ends groups in any order, a learner that goes back, and restarts at any time."""
+
+    @initialize(max_unresolved=st.integers(1, 6), every=st.integers(0, 3), num_heldout=st.integers(1, 3))
+    def begin(self, max_unresolved: int, every: int, num_heldout: int) -> None:
+        self.limits = AdmissionLimits(max_unresolved=max_unresolved, evaluate_every=every, num_heldout=num_heldout)
+        self.admission = Admission(self.limits, Cursor())
+        self.committed = b""
+        self.requested: list[str] = []
+        self.outcomes: dict[str, Outcome] = {}
+        self.versions: list[PolicyVersion] = []
+        self.allowance = 0
+        self.publish(make_version(0, "run-0"))
+
+    def publish(self, version: PolicyVersion) -> None:
+        self.versions.append(version)
+        self.admission.observe_version(version)
+
+    def end(self, outcome: Outcome) -> None:
+        self.outcomes[outcome.group_id] = outcome
+        self.admission.observe_outcome(outcome)
+
+    @property
+    def newest(self) -> PolicyVersion:
+        return self.versions[-1]
+
+    def survives(self, outcome: Outcome) -> bool:
+        """By definition, from the records alone."""
+        last_steps = {entry.run_id: entry.last_step for entry in self.newest.lineage}
+        is_own = outcome.run_id in ("", self.newest.run_id)
+        return is_own or outcome.step <= last_steps.get(outcome.run_id, -2)
+
+    def in_flight(self, letter: str) -> list[str]:
+        ended = {group_id for group_id, outcome in self.outcomes.items() if self.survives(outcome)}
+        return [group_id for group_id in self.requested if group_id.startswith(letter) and group_id not in ended]
+
+    @rule()
+    def request(self) -> None:
+        num_before = len(self.in_flight("t"))
+        group = self.admission.next_group()
+        if group is None:
+            # Never starves: only a full pipeline or the planned end keeps it from asking.
+            assert self.newest.is_last or num_before >= self.limits.max_unresolved
+            return
+        assert group.group_id not in self.requested
+        if group.purpose == "training":
+            assert num_before < self.limits.max_unresolved
+            assert not self.newest.is_last
+            assert group.index == sum(g.startswith("t") for g in self.requested)
+            assert len([g for g in self.requested if g.startswith("e")]) >= self.limits.num_heldout
+        self.requested.append(group.group_id)
+        self.committed = self.admission.cursor.to_bytes()
+
+    @rule(data=st.data(), kind=st.sampled_from(["trained", "all_failed", "stale", "lost"]))
+    def end_a_training_group(self, data: st.DataObject, kind: Any) -> None:
+        group_ids = self.in_flight("t")
+        if not group_ids:
+            return
+        group_id = data.draw(st.sampled_from(group_ids))
+        step = self.newest.step + 1
+        if kind == "trained":
+            self.end(make_outcome(group_id, "trained", run_id=self.newest.run_id, step=step))
+        elif kind == "stale":
+            self.end(make_outcome(group_id, "dropped", reason="stale", run_id=self.newest.run_id, step=step))
+        else:
+            self.end(make_outcome(group_id, "dropped", reason=kind))
+
+    @rule(data=st.data())
+    def end_an_evaluation_group(self, data: st.DataObject) -> None:
+        group_ids = self.in_flight("e")
+        if group_ids:
+            self.end(make_outcome(data.draw(st.sampled_from(group_ids)), "evaluated"))
+
+    @precondition(lambda self: not self.newest.is_last)
+    @rule(is_last=st.sampled_from([False, False, False, True]))
+    def step(self, is_last: bool) -> None:
+        step = self.newest.step + 1
+        self.publish(msgspec.structs.replace(self.newest, version=step, step=step, is_last=is_last))
+
+    @rule(data=st.data())
+    def go_back(self, data: st.DataObject) -> None:
+        """The learner restarts from a checkpoint of its own lineage."""
+        step = data.draw(st.integers(0, self.newest.step))
+        kept = [entry for entry in self.newest.lineage if entry.last_step < step]
+        cut = min((e.last_step for e in self.newest.lineage if e.last_step >= step), default=None)
+        owner = next((e.run_id for e in self.newest.lineage if e.last_step == cut), self.newest.run_id)
+        lineage = [*kept, LineageEntry(run_id=owner, last_step=step)]
+        run_id = f"run-{len({v.run_id for v in self.versions})}"
+        self.publish(make_version(step, run_id, lineage=lineage))
+
+    @rule(shuffle=st.randoms(use_true_random=False))
+    def lose_an_uncommitted_group(self, shuffle: Any) -> None:
+        """A crash before the commit: the same group is asked for after the restart."""
+        lost = self.admission.next_group()
+        self.restart(shuffle)
+        copy = Admission(self.limits, Cursor.from_bytes(self.committed))
+        for version in self.versions:
+            copy.observe_version(version)
+        for outcome in self.outcomes.values():
+            copy.observe_outcome(outcome)
+        assert copy.next_group() == lost
+
+    @rule(shuffle=st.randoms(use_true_random=False))
+    def restart(self, shuffle: Any) -> None:
+        """From the committed cursor and the compacted tables, which are read in log order per key only."""
+        admission = Admission(self.limits, Cursor.from_bytes(self.committed))
+        outcomes = list(self.outcomes.values())
+        shuffle.shuffle(outcomes)
+        cut = shuffle.randint(0, len(outcomes))
+        for outcome in outcomes[:cut]:
+            admission.observe_outcome(outcome)
+        for version in self.versions:
+            admission.observe_version(version)
+        for outcome in outcomes[cut:]:
+            admission.observe_outcome(outcome)
+        self.admission = admission
+
+    @invariant()
+    def counts_agree_with_the_records(self) -> None:
+        if hasattr(self, "admission"):
+            assert self.admission.num_unresolved == len(self.in_flight("t"))
+            assert self.admission.num_unresolved_evaluations == len(self.in_flight("e"))
+
+    @invariant()
+    def it_is_done_only_with_everything_ended_and_the_last_round_made(self) -> None:
+        if hasattr(self, "admission") and self.admission.is_done:
+            assert self.newest.is_last
+            assert not self.in_flight("t")
+            assert not self.in_flight("e")
+            assert len([g for g in self.requested if g.startswith("e")]) % self.limits.num_heldout == 0
+
+
+Sampling.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSampling = Sampling.TestCase
+
+
+def test_memory_stays_small_over_a_long_run() -> None:
+    admission = make_admission(max_unresolved=1, num_heldout=1)
+    admission.observe_version(make_version(0))
+    assert isinstance(admission.next_group(), NextGroup)
+    for index in range(20_000):
+        assert isinstance(admission.next_group(), NextGroup)
+        admission.observe_outcome(make_outcome(f"t-{index:06d}", "trained", run_id="a", step=index // 8))
+    ledger = admission._ledger
+    assert len(ledger._codes) * ledger._codes.itemsize == 80_000
+    assert len(ledger._steps) == 20_000 // 8 + 1
