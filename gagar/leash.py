@@ -21,6 +21,8 @@ from gagar.errors import UnavailableError
 VARIABLE = "GAGAR_LEASH"
 NAME_VARIABLE = "GAGAR_LEASH_NAME"
 LOCK_FILE = "leash.lock"
+REAPER = "reaper"
+"""In the lock file while a reaper is at work, which a new holder waits for; else the pid of a holder."""
 PATIENCE_S = 10.0
 """From SIGTERM to SIGKILL for what its holder left behind."""
 POLL_S = 0.05
@@ -75,7 +77,7 @@ def end_members(directory: Path, patience_s: float = PATIENCE_S) -> int:
 
 
 class Leash:
-    """Held for the length of a `with`. Entering ends what an earlier holder left; only the last of several holders ends the rest.
+    """Held for the length of a `with`. Entering ends what an earlier holder left; leaving ends the rest, if no other holds it.
 
     An exclusive leash has one holder; entering it beside another raises UnavailableError.
     """
@@ -90,19 +92,28 @@ class Leash:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if self.is_alone():
-                end_members(self.directory)
-            elif self._is_exclusive:
-                raise UnavailableError(
-                    f"{self.directory}: expected to be free, got in use by another gagar; stop that one, or take another run.name"
-                )
-            if not self._is_exclusive:
-                fcntl.flock(self._lock, fcntl.LOCK_SH)
+            self._acquire()
             self._reaper = start_reaper(self.directory)
         except BaseException:
             os.close(self._lock)
             raise
         return self
+
+    def _acquire(self) -> None:
+        while not self.is_alone():
+            holder = os.pread(self._lock, 32, 0).decode("ascii", "replace")
+            if holder == REAPER:
+                time.sleep(POLL_S)
+                continue
+            if self._is_exclusive:
+                what = f"expected to be free, got in use by another gagar (pid {holder or 'unknown'})"
+                raise UnavailableError(f"{self.directory}: {what}; stop that one, or take another run.name")
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            return
+        sign(self._lock, str(os.getpid()))
+        end_members(self.directory)
+        if not self._is_exclusive:
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def is_alone(self) -> bool:
         """Whether no other holder lives."""
@@ -121,6 +132,12 @@ class Leash:
         self._reaper.wait()
 
 
+def sign(lock: int, text: str) -> None:
+    """Writes into the lock file who holds it."""
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, text.encode("ascii"), 0)
+
+
 def start_reaper(directory: Path) -> subprocess.Popen[bytes]:
     """The process that outlives its holder: in a session of its own, so that no signal of a terminal reaches it."""
     command = [sys.executable, "-P", "-m", "gagar.leash", str(directory)]
@@ -136,6 +153,7 @@ def reap(directory: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return
+    sign(lock, REAPER)
     end_members(directory)
 
 
