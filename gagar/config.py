@@ -79,6 +79,8 @@ class TrainingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Steps between evaluations beside those at the start and at the end; 0: none."""
     evaluation_group_size: int = 4
     """Attempts at each held-out task in an evaluation."""
+    temperature: float = 1.0
+    """Of the sampling in training rollouts; the learner's probabilities are of the same distribution."""
     rollout_deadline_s: float = 600.0
     """From request to the end of an attempt, waiting included."""
 
@@ -89,6 +91,7 @@ class TrainingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         require(self.num_steps >= 1, "training.num_steps", "1 or more", self.num_steps)
         require(self.evaluate_every >= 0, "training.evaluate_every", "0 or more", self.evaluate_every)
         require(self.evaluation_group_size >= 1, "training.evaluation_group_size", "1 or more", self.evaluation_group_size)
+        require(0 < self.temperature <= 10, "training.temperature", "more than 0, at most 10", self.temperature)
         require(self.rollout_deadline_s > 0, "training.rollout_deadline_s", "more than 0", self.rollout_deadline_s)
 
 

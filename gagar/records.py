@@ -19,7 +19,7 @@ OutcomeKind = Literal["trained", "evaluated", "dropped"]
 DropReason = Literal[
     "", "all_passed", "all_failed", "too_few_valid", "stale", "untrainable", "non_finite", "ended", "lost", "dead_letter"
 ]
-"""The learner's: stale, untrainable (no sampled token with an advantage), non_finite (its batch's loss or gradient was not a number),
+"""The learner's: stale, untrainable (no sampled token with an advantage), non_finite (loss or gradient of its batch was no number),
 ended (the run was over), lost (its tokens are gone or wrong)."""
 
 
