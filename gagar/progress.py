@@ -207,6 +207,11 @@ class Progress:
         elif isinstance(record, DeadLetter):
             self._num_dead_letters += 1
 
+    @property
+    def num_records(self) -> int:
+        """Deliveries taken in, of all topics."""
+        return sum(self._records.values())
+
     def _apply_verdict(self, verdict: Verdict) -> None:
         _count(self._statuses, verdict.trajectory_status)
         if verdict.purpose == "training":

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gagar.cli.supervisor import Supervisor
+    from gagar.stream.admin import Admin
 
-EXIT_CODES: Mapping[Ending, int] = {"planned": 0, "failed": 1, "stalled": 1, "interrupted": 130}
+EXIT_STALLED = 1
+EXIT_INTERRUPTED = 130
 
 
 def run_demo(overrides: tuple[str, ...]) -> int:
@@ -36,25 +38,33 @@ def run_demo(overrides: tuple[str, ...]) -> int:
     run = open_run(DEFAULT_RUN, overrides)
     check_run(run)
     console = Console(highlight=False, soft_wrap=True)
-    with broker_of(run) as (servers, pid):
+    with broker_of(run) as servers:
         directory = run_directory(run)
         directory.mkdir(parents=True, exist_ok=True)
         with logged_to(directory / "demo.log"):
             arguments = ("--run", DEFAULT_RUN, *(f"--set={override}" for override in overrides))
-            return asyncio.run(Demo(run, servers, pid, console, arguments).run_to_end())
+            return asyncio.run(Demo(run, servers, console, arguments).run_to_end())
 
 
 @contextmanager
-def broker_of(run: Run) -> Iterator[tuple[str, int | None]]:
-    """Address of the cluster that the run file names, or of the local broker, and that one's process id."""
+def broker_of(run: Run) -> Iterator[str]:
+    """Address of the cluster that the run file names, or of the local broker, started if need be."""
     if run.kafka.bootstrap_servers:
-        yield run.kafka.bootstrap_servers, None
+        yield run.kafka.bootstrap_servers
         return
     from gagar.broker.address import broker_dir
     from gagar.broker.local import broker
 
     with broker(broker_dir(run)) as state:
-        yield state.address, state.pid
+        yield state.address
+
+
+def memory_of(run: Run) -> int:
+    """Resident bytes of all processes of the run on this machine."""
+    from gagar.broker.address import broker_dir, running_state
+
+    state = None if run.kafka.bootstrap_servers else running_state(broker_dir(run))
+    return resident_bytes(state.pid if state else None)
 
 
 @contextmanager
@@ -75,10 +85,9 @@ def logged_to(path: Path) -> Iterator[None]:
 class Demo:
     """One demo, from topics to the last line."""
 
-    def __init__(self, run: Run, servers: str, broker_pid: int | None, console: "Console", argv_tail: tuple[str, ...]) -> None:
+    def __init__(self, run: Run, servers: str, console: "Console", argv_tail: tuple[str, ...]) -> None:
         self._run = run
         self._servers = servers
-        self._broker_pid = broker_pid
         self._console = console
         self._argv_tail = argv_tail
         self._directory = run_directory(run)
@@ -87,25 +96,24 @@ class Demo:
         """Starts, watches, stops, audits, reports; returns the exit code."""
         from gagar.cli.supervisor import Supervisor
         from gagar.cli.topics import apply_topology
+        from gagar.stream.admin import Admin
 
         interrupted = interruption()
         await asyncio.to_thread(apply_topology, self._run)
         supervisor = Supervisor(self._run, self._argv_tail, {}, self._directory)
-        watch = self._watch()
-        try:
-            await supervisor.start()
-            ending = await self._follow(watch, supervisor, interrupted)
-        finally:
-            self._console.print("stopping the stages ...", style="dim")
-            await supervisor.stop()
+        with Admin(self._servers) as admin:
+            watch = self._watch(admin)
+            try:
+                await supervisor.start()
+                ending = await self._follow(watch, supervisor, interrupted)
+            finally:
+                self._console.print("stopping the stages ...", style="dim")
+                await supervisor.stop()
         self._explain(ending, supervisor, watch)
         return await self._conclude(ending, watch)
 
-    def _watch(self) -> Watch:
-        from gagar.stream.admin import Admin
+    def _watch(self, admin: "Admin") -> Watch:
         from topology.stages import STAGES
-
-        admin = Admin(self._servers)
 
         def lags() -> dict[str, int]:
             return {stage.name: sum(admin.lags(self._run.run.name, stage).values()) for stage in STAGES if stage.inputs}
@@ -114,9 +122,9 @@ class Demo:
             run_name=self._run.run.name,
             num_steps=self._run.training.num_steps,
             stages=STAGES,
-            log_dir=str(self._directory),
+            log_dir=shown_path(self._directory / "logs"),
         )
-        return Watch(plan, lags, lambda: resident_bytes(self._broker_pid))
+        return Watch(plan, lags, lambda: memory_of(self._run))
 
     async def _follow(self, watch: Watch, supervisor: "Supervisor", interrupted: asyncio.Event) -> Ending:
         from gagar.cli.display import display_on
@@ -127,7 +135,7 @@ class Demo:
 
     def _explain(self, ending: Ending, supervisor: "Supervisor", watch: Watch) -> None:
         """Why there is no planned end, on stderr."""
-        logs = f"see the logs in {self._directory}"
+        logs = f"see the logs in {self._directory / 'logs'}"
         restarts = ", ".join(f"{state.name} {state.restarts}" for state in supervisor.states() if state.restarts) or "none"
         if ending == "failed":
             click.echo(f"error: {self._run.run.name}: expected the planned end, got a stage that gave up; {logs}", err=True)
@@ -151,7 +159,7 @@ class Demo:
         page = write_run_report(self._run, history, summary)
         summary = msgspec.structs.replace(summary, report=str(page))
         self._print(summary, history)
-        return EXIT_CODES[ending] or (0 if report.is_clean else 1)
+        return exit_code(ending, watch.code, is_clean=report.is_clean)
 
     def _print(self, summary: Summary, history: History) -> None:
         from rich.table import Table
@@ -161,6 +169,17 @@ class Demo:
             table.add_row(label, value)
         self._console.print(table)
         print_last_line(summary)
+
+
+def exit_code(ending: Ending, stages_code: int, *, is_clean: bool) -> int:
+    """0 only for the planned end of a run whose audit is clean."""
+    codes: dict[Ending, int] = {"interrupted": EXIT_INTERRUPTED, "stalled": EXIT_STALLED, "failed": stages_code or 1}
+    return codes.get(ending, 0 if is_clean else 1)
+
+
+def shown_path(path: Path) -> str:
+    """The path as short as it can be written."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def interruption() -> asyncio.Event:

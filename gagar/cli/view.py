@@ -142,7 +142,7 @@ def _header(screen: Screen, is_unicode: bool) -> "Text":
         (empty * (width - num_full), "dim"),
         f" step {max(screen.snapshot.step, 0)}/{screen.num_steps}",
         no_wrap=True,
-        overflow="ellipsis",
+        overflow="crop",
     )
 
 
@@ -192,7 +192,7 @@ def _facts(screen: Screen, is_unicode: bool) -> "list[Text]":
 def _line(label: str, text: str, tail: str = "", style: str = "") -> "Text":
     from rich.text import Text
 
-    return Text.assemble((f" {label:<{LABEL_WIDTH}}", "dim"), text, (tail, style), no_wrap=True, overflow="ellipsis")
+    return Text.assemble((f" {label:<{LABEL_WIDTH}}", "dim"), text, (tail, style), no_wrap=True, overflow="crop")
 
 
 def _quality(clean: str, num_needless: int, num_out_of_scope: int) -> str:

@@ -87,6 +87,8 @@ class Watch:
 
         self.progress = Progress()
         self.peak_memory_bytes = 0
+        self.code = 0
+        """What the stages ended with."""
         self.started = clock()
         self._plan = plan
         self._lags_of = lags
@@ -124,7 +126,8 @@ class Watch:
         if stop.done():
             return "interrupted"
         if ended.done():
-            return "planned" if ended.result() == 0 else "failed"
+            self.code = ended.result()
+            return "planned" if self.code == 0 else "failed"
         for task in endless:
             if task.done():
                 task.result()
@@ -136,7 +139,7 @@ class Watch:
 
     def idle_s(self) -> float:
         """Seconds since the last new record."""
-        num_seen = sum(self.progress.snapshot().records.values())
+        num_seen = self.progress.num_records
         if num_seen != self._num_seen:
             self._num_seen, self._moved_at = num_seen, self._clock()
         return self._clock() - self._moved_at

@@ -86,7 +86,14 @@ any_record = st.one_of(
         failure=texts,
     ),
     st.builds(
-        Verdict, group_id=texts, task_id=texts, request=refs, trajectory=refs, tokens=st.none() | refs, measures=measures
+        Verdict,
+        group_id=texts,
+        sample_index=small,
+        task_id=texts,
+        request=refs,
+        trajectory=refs,
+        tokens=st.none() | refs,
+        measures=measures,
     ),
     st.builds(Outcome, group_id=texts, task_id=texts, step=small, at=times),
     token_records(),
