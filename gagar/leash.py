@@ -25,6 +25,7 @@ REAPER = "reaper"
 """In the lock file while a reaper is at work, which a new holder waits for; else the pid of a holder."""
 PATIENCE_S = 10.0
 """From SIGTERM to SIGKILL for what its holder left behind."""
+RELEASE_S = 2.0
 POLL_S = 0.05
 
 
@@ -117,11 +118,7 @@ class Leash:
 
     def is_alone(self) -> bool:
         """Whether no other holder lives."""
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
+        return try_lock(self._lock)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Lets go; the reaper then ends what is still on the leash, if no other holder lives."""
@@ -130,6 +127,15 @@ class Leash:
         assert self._reaper.stdin is not None
         self._reaper.stdin.close()
         self._reaper.wait()
+
+
+def try_lock(lock: int) -> bool:
+    """Takes the lock for itself alone, if nobody else has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def sign(lock: int, text: str) -> None:
@@ -149,10 +155,12 @@ def reap(directory: Path) -> None:
     while os.read(0, 1):
         pass
     lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return
+    # The system lets go of a dead process's locks a moment after its pipes.
+    deadline = time.monotonic() + RELEASE_S
+    while not try_lock(lock):
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(POLL_S)
     sign(lock, REAPER)
     end_members(directory)
 

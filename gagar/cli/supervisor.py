@@ -1,0 +1,167 @@
+"""The supervisor: every stage of a run as processes of this machine, kept alive, and gone when this process is gone.
+
+In: a run and the options that chose it. Out: log files, the states of the processes, how the run ended. Promised: one
+supervisor of a run at a time; no process outlives it, even if it is killed (see gagar.leash). The local broker, if the run
+uses it, is started again when it dies.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gagar.cli.keeper import Keeper, Patience, ProcessSpec, ProcessState
+from gagar.cli.log_tail import LogTail
+from gagar.config import Run
+from gagar.errors import ConfigError, GagarError
+from gagar.leash import Leash
+from gagar.stream.spec import Stage
+
+logger = logging.getLogger(__name__)
+
+TAIL_S = 0.1
+BROKER_WATCH_S = 1.0
+BROKER_BACKOFF_S = 5.0
+
+OnLine = Callable[[str, str], None]
+"""Called with the name of a process and a line of its log."""
+
+
+class Supervisor:
+    """All stages of a run. `start`, then `wait`, then `stop`, in one event loop."""
+
+    def __init__(
+        self,
+        run: Run,
+        argv_tail: Sequence[str],
+        scale: Mapping[str, int],
+        directory: Path,
+        *,
+        on_line: OnLine | None = None,
+        specs: Sequence[ProcessSpec] | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """`argv_tail`: options of `gagar run`. `scale`: processes by stage, one if not named. `directory`: of the run; logs go to
+        `logs/<process>.log` there. `specs` replaces what tail and scale say. Raises ConfigError for an unknown stage."""
+        self._run = run
+        self._specs = stage_processes(argv_tail, scale) if specs is None else specs
+        self._patience = patience or Patience()
+        self._directory = directory
+        self._on_line = on_line
+        self._leash = Leash(directory, is_exclusive=True)
+        self._is_held = False
+        self._keepers: list[Keeper] = []
+        self._kept: dict[asyncio.Task[int], Keeper] = {}
+        self._side: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Ends what an earlier supervisor of the run left, then starts every process. Raises UnavailableError if another
+        supervisor of the run lives."""
+        await asyncio.to_thread(self._leash.__enter__)
+        self._is_held = True
+        logs = self._directory / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        for spec in self._specs:
+            keeper = Keeper(spec, self._directory, fresh_log(logs / f"{spec.name}.log"), self._patience)
+            self._keepers.append(keeper)
+            self._kept[asyncio.create_task(keeper.keep(), name=spec.name)] = keeper
+        if self._on_line is not None:
+            self._side.append(asyncio.create_task(self._follow(self._on_line)))
+        if not self._run.kafka.bootstrap_servers:
+            self._side.append(asyncio.create_task(self._keep_broker()))
+
+    async def wait(self) -> int:
+        """How the run ended: 0 as planned, 2 if a stage refused its configuration, 1 if one was given up. The others still run
+        then: call `stop`."""
+        while True:
+            done = [task for task in self._kept if task.done()]
+            codes = [task.result() for task in done]
+            if any(codes):
+                return max(codes)
+            if self._has_reached_its_goal() or len(done) == len(self._kept):
+                return 0
+            await asyncio.wait(set(self._kept) - set(done), return_when=asyncio.FIRST_COMPLETED)
+
+    def _has_reached_its_goal(self) -> bool:
+        goals = [task for task, keeper in self._kept.items() if keeper.spec.is_goal]
+        return bool(goals) and all(task.done() for task in goals)
+
+    async def stop(self) -> None:
+        """Ends everything within a bounded time: in good order, then by force. Quiet if nothing was started."""
+        for keeper in self._keepers:
+            keeper.stop()
+        if self._kept:
+            _, late = await asyncio.wait(self._kept, timeout=self._patience.stop_s)
+            for task in late:
+                logger.warning("stage killed name=%s waited_s=%.0f", task.get_name(), self._patience.stop_s)
+                self._kept[task].kill()
+            await asyncio.wait(self._kept)
+        for side in self._side:
+            side.cancel()
+        await asyncio.gather(*self._side, return_exceptions=True)
+        if self._is_held:
+            self._is_held = False
+            await asyncio.to_thread(self._leash.__exit__, None, None, None)
+
+    def states(self) -> list[ProcessState]:
+        """Every process, in the order of the stages."""
+        return [keeper.state for keeper in self._keepers]
+
+    async def _follow(self, on_line: OnLine) -> None:
+        """Tells the lines of all logs as they come; the rest at the end."""
+        tails = {keeper.spec.name: LogTail(keeper.log) for keeper in self._keepers}
+        try:
+            while True:
+                for name, tail in tails.items():
+                    for line in tail.new_lines():
+                        on_line(name, line)
+                await asyncio.sleep(TAIL_S)
+        finally:
+            for name, tail in tails.items():
+                for line in tail.rest():
+                    on_line(name, line)
+
+    async def _keep_broker(self) -> None:
+        """Starts the local broker again when it has died; stages wait for it by themselves."""
+        from gagar.broker.address import broker_dir, running_state
+        from gagar.broker.local import start_broker
+        from gagar.leash import environment
+
+        directory = broker_dir(self._run)
+        while True:
+            await asyncio.sleep(BROKER_WATCH_S)
+            if running_state(directory) is not None:
+                continue
+            logger.warning("broker died directory=%s", directory)
+            try:
+                state = await asyncio.to_thread(start_broker, directory, environment(directory))
+                logger.info("broker started address=%s pid=%d", state.address, state.pid)
+            except GagarError as error:
+                logger.error("broker not started error=%s", error)
+                await asyncio.sleep(BROKER_BACKOFF_S)
+
+
+def fresh_log(path: Path) -> Path:
+    """The path, with nothing there; the log of the run before is kept beside it."""
+    if path.exists():
+        path.replace(path.with_name(f"{path.name}.1"))
+    return path
+
+
+def stage_processes(argv_tail: Sequence[str], scale: Mapping[str, int]) -> list[ProcessSpec]:
+    """Every stage of the topology as processes that run `gagar run`."""
+    from topology.stages import STAGES
+
+    known = {stage.name for stage in STAGES}
+    for name in scale:
+        if name not in known:
+            raise ConfigError(f"--scale {name}: expected one of {', '.join(sorted(known))}, got {name}")
+    return [spec for stage in STAGES for spec in _processes(stage, argv_tail, scale.get(stage.name, 1))]
+
+
+def _processes(stage: Stage, argv_tail: Sequence[str], num: int) -> list[ProcessSpec]:
+    command = (sys.executable, "-P", "-m", "gagar.cli.main", "run", stage.name, *argv_tail)
+    names = [stage.name] if num == 1 else [f"{stage.name}.{index}" for index in range(1, num + 1)]
+    has_end = stage.kind in ("source", "learner")
+    return [ProcessSpec(name=name, command=command, has_end=has_end, is_goal=stage.kind == "source") for name in names]

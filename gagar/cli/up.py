@@ -1,0 +1,95 @@
+"""`gagar up`: the whole pipeline on this machine, from one run file, until its planned end or Ctrl-C."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gagar.cli.run_file import check_run, run_arguments, run_options
+from gagar.config import Run
+from gagar.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gagar.cli.supervisor import Supervisor
+
+COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
+EXIT_INTERRUPTED = 130
+
+
+@click.command()
+@click.option("--scale", "scales", multiple=True, metavar="STAGE=N", help="Processes of a stage, 1 if not given; repeatable.")
+@run_options
+@click.pass_context
+def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> None:
+    """Run the whole pipeline on this machine: broker, topics and every stage, restarted when they die."""
+    from gagar.cli.supervisor import Supervisor
+
+    check_run(run)
+    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    directory = run.dir / "runs" / run.run.name
+    printer = Printer()
+    supervisor = Supervisor(run, run_arguments(context), parse_scales(scales), directory, on_line=printer.line)
+    with local_broker(run):
+        context.exit(asyncio.run(supervise(run, supervisor, directory)))
+
+
+def local_broker(run: Run) -> contextlib.AbstractContextManager[object]:
+    """The local broker for the length of a `with`, unless the run file names a cluster."""
+    if run.kafka.bootstrap_servers:
+        return contextlib.nullcontext()
+    from gagar.broker.address import broker_dir
+    from gagar.broker.local import broker
+
+    return broker(broker_dir(run))
+
+
+async def supervise(run: Run, supervisor: "Supervisor", directory: Path) -> int:
+    """Applies the topics, runs the stages until the end or a signal; the exit code."""
+    from gagar.cli.topics import apply_topology
+
+    await asyncio.to_thread(apply_topology, run)
+    interrupted = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
+    click.echo(f"run {run.run.name}: logs in {directory / 'logs'}; end it with Ctrl-C", err=True)
+    try:
+        await supervisor.start()
+        ended = asyncio.create_task(supervisor.wait())
+        interruption = asyncio.create_task(interrupted.wait())
+        await asyncio.wait((ended, interruption), return_when=asyncio.FIRST_COMPLETED)
+        code = ended.result() if ended.done() else EXIT_INTERRUPTED
+        for task in (ended, interruption):
+            task.cancel()
+        return code
+    finally:
+        click.echo("stopping the stages ...", err=True)
+        await supervisor.stop()
+
+
+def parse_scales(scales: Sequence[str]) -> dict[str, int]:
+    """`stage=n` as numbers; raises ConfigError on another form."""
+    parsed = {}
+    for scale in scales:
+        stage, _, number = scale.partition("=")
+        if not number.isascii() or not number.isdigit() or not 0 <= int(number) <= 1024:
+            raise ConfigError(f"--scale {scale}: expected stage=n with n from 0 to 1024, e.g. --scale verifier=4")
+        parsed[stage] = int(number)
+    return parsed
+
+
+class Printer:
+    """Prints lines with the name of their process in front, a colour for each."""
+
+    def __init__(self) -> None:
+        self._colours: dict[str, str] = {}
+
+    def line(self, name: str, text: str) -> None:
+        colour = self._colours.setdefault(name, COLOURS[len(self._colours) % len(COLOURS)])
+        click.echo(f"{click.style(f'{name:<20}', fg=colour)} {text}")
