@@ -1,8 +1,8 @@
 """Groups out of requests and verdicts: the gatherer's keyed state, as pure functions of deliveries and time.
 
 In: the `RolloutRequest`s and `Verdict`s of a group in any interleaving. Out: exactly one `Group` or `Outcome` for each group
-that was requested, when its last verdict is in or its deadline plus grace has passed. Duplicates and late members are counted
-and go nowhere. Not promised: that a member which is late is trained on.
+that was requested, when its last verdict is in or its deadline plus grace has passed. Duplicates are counted and go nowhere;
+so are late members, by the runtime. Not promised: that a member which is late is trained on.
 """
 
 import logging
@@ -47,7 +47,6 @@ class Gather:
         """`grace_s`: how long after its deadline a group waits for verdicts that are under way."""
         self._grace_s = grace_s
         self.num_duplicates = 0
-        self.num_late = 0
 
     def start(self, key: str) -> OpenGroup:
         return OpenGroup(key)
@@ -74,12 +73,7 @@ class Gather:
 
     def is_late(self, delivery: Delivery[Any], is_finished: Callable[[LogRef], bool]) -> bool:
         """A verdict is late if its request's unit is committed: all inputs of a group are finished together, when it closes."""
-        record = delivery.record
-        if not isinstance(record, Verdict) or not is_finished(record.request):
-            return False
-        self.num_late += 1
-        logger.warning("verdict late group=%s sample=%d status=%s", record.group_id, record.sample_index, record.status)
-        return True
+        return isinstance(delivery.record, Verdict) and is_finished(delivery.record.request)
 
     def _add(self, state: OpenGroup, record: Any) -> bool:
         members: dict[int, Any] = state.requests if isinstance(record, RolloutRequest) else state.verdicts
