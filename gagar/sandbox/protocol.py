@@ -1,7 +1,8 @@
 """The sandbox port: a workspace of files, commands and tests run in it, and nothing let out but their results.
 
-Implementations: `bubblewrap` (Linux host), `docker`; `subprocess` for trusted tasks, behind an explicit flag. Each self-tests in
-`open` and fails closed (UnavailableError). Paths in a workspace are relative, normal and POSIX; anything else is refused.
+Implementations: `bubblewrap` (Linux host), `docker`; `subprocess` for trusted tasks, behind an explicit flag. Each
+self-tests in `open` and fails closed (UnavailableError). Paths in a workspace are relative, normal and POSIX; anything
+else is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,14 @@ from typing import Protocol
 
 import msgspec
 
+from gagar.errors import BadRecordError
+
 Tree = Mapping[str, str]
 """Text files of a repository by path. Example: `{"src/x.py": "def f(): ...\\n"}`."""
+
+
+class WorkspaceError(BadRecordError):
+    """The attempt's own doing, no fault of the infrastructure: its workspace was killed or outgrew its bounds."""
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +56,16 @@ class Workspace(Protocol):
         """Runs a bash script in the root of the tree; the whole process tree is dead when it returns."""
 
     async def read_tree(self) -> dict[str, str]:
-        """Regular text files now in the tree, bounded in number and bytes; links are not followed."""
+        """Regular UTF-8 files now in the tree; links are not followed, caches are left out. Raises WorkspaceError if they
+        are too many or too large."""
 
-    async def run_tests(self, test_ids: Sequence[str], timeout_s: float) -> TestRun:
-        """Runs pytest on `test_ids` (`path::name`, parameters kept whole) with no configuration of the candidate's."""
+    async def run_tests(self, test_ids: Sequence[str], timeout_s: float, conftests: Sequence[str] = ()) -> TestRun:
+        """Runs pytest on `test_ids` (`path::name`, parameters kept whole) with no configuration of the candidate's; of the
+        files `conftest.py` those in `conftests` are loaded."""
+
+    async def count_needless(self, base: Tree, result: Tree) -> int:
+        """Needless statements that `result` has beyond `base` (see gagar.needless), by the syntax tree: nothing is executed. 0
+        if they cannot be counted."""
 
 
 class Sandbox(Protocol):

@@ -1,0 +1,193 @@
+"""The bubblewrap sandbox: workspaces forked from a warm server behind bubblewrap's walls, on a Linux host, as root or not.
+
+In: trees, scripts, test ids. Out: what they did. Kept: the server, warm; it is started anew if it dies. A workspace that
+dies under candidate code is the candidate's failure; only a server that cannot be started is one of the infrastructure.
+"""
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from gagar.errors import UnavailableError
+from gagar.patches import check_path
+from gagar.sandbox.inside.frames import HEADER
+from gagar.sandbox.jail import find_bubblewraps
+from gagar.sandbox.protocol import CommandResult, TestRun, Tree, Workspace, WorkspaceError
+from gagar.sandbox.report import Expected, read_report
+from gagar.sandbox.warm_server import WarmServer
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 15.0
+"""How long a workspace may be late with an answer, on a busy machine."""
+MAX_FRAME_BYTES = 256 << 20
+MEASURE_S = 10.0
+WAY_OUT = (
+    "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu "
+    "kernel.apparmor_restrict_unprivileged_userns=0); start a Docker container with --cap-add SYS_ADMIN "
+    "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one workspace may use."""
+
+    memory_bytes: int = 2 << 30
+    """Address space of each process, and resident memory of all together."""
+    processes: int = 128
+    file_bytes: int = 64 << 20
+    open_files: int = 256
+    disk_bytes: int = 128 << 20
+    """Of the tree, of /tmp and of /dev/shm, each; it is memory."""
+    disk_files: int = 20_000
+    output_bytes: int = 64 << 10
+    tree_bytes: int = 8 << 20
+    """That `read_tree` takes out."""
+    tree_files: int = 2_000
+
+
+class BubblewrapSandbox:
+    """Sandbox by bubblewrap."""
+
+    def __init__(self, *, concurrency: int, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._slots = asyncio.Semaphore(concurrency)
+        self._names = (str(number) for number in itertools.count())
+        self._server: WarmServer | None = None
+        self._program = ""
+        self._starting = asyncio.Lock()
+        self.num_workspaces = 0
+        """Workspaces that have ended."""
+        self.core_s = 0.0
+        """Core seconds that they took, all their processes included."""
+
+    async def open(self) -> None:
+        from gagar.sandbox.self_test import check_isolation
+
+        reasons: list[str] = []
+        for program in find_bubblewraps():
+            try:
+                self._server = await WarmServer.start(program, msgspec.to_builtins(self._limits))
+                self._program = program
+                await check_isolation(self)
+            except (UnavailableError, WorkspaceError) as error:
+                reasons.append(str(error))
+                await self.close()
+            else:
+                logger.info("sandbox opened program=%s", program)
+                return
+        raise UnavailableError(f"sandbox: expected a working bubblewrap, got {'; '.join(reasons)}; {WAY_OUT}")
+
+    async def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+
+    def workspace(self, tree: Tree) -> AbstractAsyncContextManager[Workspace]:
+        return self._workspace(tree)
+
+    @asynccontextmanager
+    async def _workspace(self, tree: Tree) -> AsyncIterator[Workspace]:
+        for path in tree:
+            check_path(path)
+        async with self._slots:
+            server = await self._living_server()
+            name = next(self._names)
+            reader, writer = await server.open_workspace(name)
+            workspace = BubblewrapWorkspace(reader, writer, server)
+            try:
+                await workspace.write(tree)
+                yield workspace
+            finally:
+                writer.close()
+                self.core_s += await asyncio.shield(server.end_workspace(name))
+                self.num_workspaces += 1
+
+    async def _living_server(self) -> WarmServer:
+        async with self._starting:
+            server = self._server
+            if server is None:
+                raise UnavailableError("sandbox: expected it to be open, got a closed one")
+            if not server.is_alive:
+                logger.warning("sandbox server died last_words=%s", server.last_words)
+                await server.stop()
+                server = self._server = await WarmServer.start(self._program, msgspec.to_builtins(self._limits))
+            return server
+
+
+class BubblewrapWorkspace:
+    """One workspace; see protocol.Workspace."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: WarmServer) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._server = server
+        self._death = ""
+
+    async def write(self, tree: Tree) -> None:
+        """Lays files down over those that are there."""
+        await self._ask({"do": "write", "tree": dict(tree)}, 0.0)
+
+    async def run(self, script: str, timeout_s: float) -> CommandResult:
+        try:
+            answer = await self._ask({"do": "run", "script": script, "timeout_s": timeout_s}, timeout_s)
+        except WorkspaceError as error:
+            return CommandResult(exit_code=-1, output=str(error), is_timeout=True)
+        return msgspec.convert(answer, CommandResult)
+
+    async def read_tree(self) -> dict[str, str]:
+        answer = await self._ask({"do": "read"}, 0.0)
+        if "tree" not in answer:
+            raise WorkspaceError("workspace: expected a tree within its bounds, got too many files or bytes")
+        tree: dict[str, str] = answer["tree"]
+        return tree
+
+    async def run_tests(self, test_ids: Sequence[str], timeout_s: float, conftests: Sequence[str] = ()) -> TestRun:
+        expected = Expected(test_ids=test_ids, canary=f"test_{secrets.token_hex(8)}", nonce=secrets.token_hex(16))
+        request = {"do": "test", "ids": list(test_ids), "conftests": list(conftests), "timeout_s": timeout_s}
+        started = time.monotonic()
+        try:
+            answer = await self._ask(request | {"canary": expected.canary, "nonce": expected.nonce}, timeout_s)
+        except WorkspaceError as error:
+            answer = {"report": "", "is_timeout": False, "output": str(error)}
+        return read_report(
+            answer["report"],
+            expected,
+            is_timeout=answer["is_timeout"],
+            output=answer["output"],
+            duration_s=time.monotonic() - started,
+        )
+
+    async def count_needless(self, base: Tree, result: Tree) -> int:
+        request = {"do": "measure", "base": dict(base), "result": dict(result), "timeout_s": MEASURE_S}
+        try:
+            return int((await self._ask(request, MEASURE_S))["num_needless"])
+        except WorkspaceError:
+            return 0
+
+    async def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The answer; raises WorkspaceError if the workspace is dead or mute, UnavailableError if the server is dead."""
+        if self._death:
+            raise WorkspaceError(self._death)
+        payload = msgspec.json.encode(request)
+        try:
+            self._writer.write(HEADER.pack(len(payload)) + payload)
+            async with asyncio.timeout(timeout_s + GRACE_S):
+                await self._writer.drain()
+                (size,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+                if size > MAX_FRAME_BYTES:
+                    raise ConnectionError("an answer beyond every bound")
+                answer: dict[str, Any] = msgspec.json.decode(await self._reader.readexactly(size))
+                return answer
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
+            if not self._server.is_alive:
+                raise UnavailableError(f"sandbox: expected its server to live, got {self._server.last_words}") from error
+            self._death = f"workspace: expected an answer to {request['do']}, got its end or silence"
+            raise WorkspaceError(self._death) from error

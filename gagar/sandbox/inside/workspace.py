@@ -1,0 +1,172 @@
+"""One workspace: process 1 of its namespaces. Holds the tree, runs what it is asked to in children without rights, trusts
+nothing that they leave behind, and ends when its socket does.
+
+In and out: frames, one answer for each request: `write`, `run`, `read`, `test`, `measure`.
+"""
+
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gagar.sandbox.inside import frames, linux
+from gagar.sandbox.inside.processes import Limits, run_bash, run_child
+
+ROOT = "/workspace"
+MEMORY_MOUNTS = (ROOT, "/tmp", "/dev/shm")
+SKIPPED_FOLDERS = frozenset({".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
+MAX_ARGUMENT = 128 << 10
+"""Bytes of one argument that Linux takes; longer scripts go through a file."""
+
+
+class TestProcess(BaseException):
+    """Raised in a child that is to run tests: unwinds to the test session that the server was started in."""
+
+    __test__ = False
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+
+
+def serve_workspace(stream: int, limits: Limits) -> None:
+    """Turns this process into a workspace; does not return. Raises TestProcess in a child that runs tests."""
+    try:
+        _enter(stream, limits)
+        requests = socket.socket(fileno=stream)
+        workspace = Workspace(limits)
+        while (request := frames.receive(requests)) is not None:
+            frames.send(requests, workspace.answer(request))
+    except OSError as error:
+        sys.stderr.write(f"workspace failed error={error!r}\n")
+    os._exit(0)
+
+
+def _enter(stream: int, limits: Limits) -> None:
+    os.closerange(3, stream)
+    os.closerange(stream + 1, 1 << 20)
+    linux.set_dumpable(True)
+    linux.unshare(linux.NEW_MOUNTS | linux.NEW_IPC | linux.NEW_NETWORK)
+    linux.mount_proc()
+    for target in MEMORY_MOUNTS:
+        linux.mount_tmpfs(target, limits.disk_bytes, limits.disk_files)
+    linux.raise_loopback()
+    user, group = os.getuid(), os.getgid()
+    # A user namespace of its own: its processes are counted apart, and none of them can make another.
+    linux.unshare(linux.NEW_USER)
+    linux.map_user(user, user, group)
+    linux.write_file("/proc/sys/user/max_user_namespaces", "0")
+    linux.drop_bounding_set()
+    linux.set_dumpable(False)
+    os.chdir(ROOT)
+
+
+class Workspace:
+    """The requests, by name."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "write": self._write,
+            "run": self._run,
+            "read": self._read,
+            "test": self._test,
+            "measure": self._measure,
+        }
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self.answers[request["do"]](request)
+
+    def _write(self, request: dict[str, Any]) -> dict[str, Any]:
+        for path, text in request["tree"].items():
+            folder = os.path.dirname(path)
+            if folder:
+                os.makedirs(folder, exist_ok=True)
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+        return {}
+
+    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
+        script: str = request["script"]
+        if len(script.encode()) >= MAX_ARGUMENT:
+            with open("/tmp/.script", "w", encoding="utf-8") as file:
+                file.write(script)
+            script = "source /tmp/.script"
+        ended = run_child(lambda: run_bash(script, dict(os.environ)), request["timeout_s"], self.limits)
+        return {
+            "exit_code": ended.exit_code,
+            "is_timeout": ended.is_timeout,
+            "output": ended.output.decode(errors="replace"),
+        }
+
+    def _read(self, request: dict[str, Any]) -> dict[str, Any]:
+        tree: dict[str, str] = {}
+        num_bytes = 0
+        for path, data in _regular_files(self.limits.tree_bytes):
+            num_bytes += len(data)
+            if len(tree) >= self.limits.tree_files or num_bytes > self.limits.tree_bytes:
+                return {"too_large": True}
+            try:
+                tree[path] = data.decode()
+            except UnicodeDecodeError:
+                continue
+        return {"tree": tree}
+
+    def _test(self, request: dict[str, Any]) -> dict[str, Any]:
+        _remove_conftests(request["conftests"])
+
+        def become_test_process() -> None:
+            raise TestProcess(request)
+
+        ended = run_child(become_test_process, request["timeout_s"], self.limits, has_report=True)
+        return {
+            "is_timeout": ended.is_timeout,
+            "output": ended.output.decode(errors="replace"),
+            "report": ended.report.decode(errors="replace"),
+        }
+
+    def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
+        from gagar.needless import count_needless
+
+        def measure() -> None:
+            os.write(3, str(count_needless(request["base"], request["result"])).encode())
+
+        ended = run_child(measure, request["timeout_s"], self.limits, has_report=True)
+        return {"num_needless": int(ended.report) if ended.report.isdigit() else 0}
+
+
+def _regular_files(max_bytes: int) -> Iterator[tuple[str, bytes]]:
+    """Files of the tree and their bytes, a byte beyond the bound at most; links, devices and odd names are left out."""
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        with os.scandir(folder or ".") as entries:
+            names = sorted(entry.name for entry in entries)
+        for name in names:
+            path = f"{folder}/{name}" if folder else name
+            mode = os.lstat(path).st_mode
+            if stat.S_ISDIR(mode) and name not in SKIPPED_FOLDERS:
+                folders.append(path)
+            elif stat.S_ISREG(mode) and not name.endswith(".pyc") and _is_text(path):
+                yield path, _bytes_of(path, max_bytes)
+
+
+def _is_text(path: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in path)
+
+
+def _bytes_of(path: str, max_bytes: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        return file.read(max_bytes + 1)
+
+
+def _remove_conftests(kept: list[str]) -> None:
+    """Removes each conftest.py that is not protected; without protected ones none is loaded at all."""
+    if not kept:
+        return
+    for folder, _, names in os.walk("."):
+        path = os.path.normpath(os.path.join(folder, "conftest.py"))
+        if "conftest.py" in names and path not in kept:
+            os.unlink(path)

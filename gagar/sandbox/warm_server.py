@@ -1,0 +1,141 @@
+"""The warm server as the host sees it: one process behind bubblewrap's walls, a control socket, and a stream for each
+workspace.
+
+In: names of workspaces to start and to end. Out: their streams, and the core seconds that they took. A server that has
+died makes every call raise UnavailableError; the sandbox starts another.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import tempfile
+from typing import IO
+
+from gagar.errors import UnavailableError
+from gagar.sandbox.jail import data_files, jail_arguments
+
+START_S = 60.0
+END_S = 10.0
+MAX_MESSAGE = 256
+
+
+class WarmServer:
+    """One running server; `start` makes it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, control: socket.socket, errors: IO[bytes]) -> None:
+        self._process = process
+        self._control = control
+        self._errors = errors
+        self._ends: dict[str, asyncio.Future[float]] = {}
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().add_reader(control, self._read)
+
+    @classmethod
+    async def start(cls, bubblewrap: str, limits: dict[str, int]) -> "WarmServer":
+        """A server that is ready; raises UnavailableError with what bubblewrap said."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        files = data_files()
+        errors = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            command = jail_arguments(bubblewrap, files, [str(theirs.fileno()), json.dumps(limits)])
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                pass_fds=(theirs.fileno(), *files.values()),
+                env={},
+            )
+        except OSError as error:
+            ours.close()
+            errors.close()
+            raise UnavailableError(f"{bubblewrap}: expected a program that runs, got {error}") from error
+        finally:
+            theirs.close()
+            for descriptor in files.values():
+                os.close(descriptor)
+        server = cls(process, ours, errors)
+        try:
+            await asyncio.wait_for(asyncio.shield(server._ready), START_S)
+        except (TimeoutError, UnavailableError):
+            await server.stop()
+            raise UnavailableError(f"{bubblewrap}: expected a warm server, got {server.last_words}") from None
+        return server
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None and self._control.fileno() >= 0
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it printed."""
+        if self._errors.closed:
+            return "nothing"
+        self._errors.seek(0)
+        return self._errors.read()[-600:].decode(errors="replace").strip().replace("\n", " | ") or "no answer"
+
+    async def open_workspace(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Starts a workspace; the streams carry its frames."""
+        ours, theirs = socket.socketpair()
+        try:
+            self._ends[name] = asyncio.get_running_loop().create_future()
+            socket.send_fds(self._control, [f"start {name}".encode()], [theirs.fileno()])
+        except OSError as error:
+            self._ends.pop(name).cancel()
+            ours.close()
+            raise UnavailableError(f"sandbox: expected its server to answer, got {error}") from error
+        finally:
+            theirs.close()
+        return await asyncio.open_connection(sock=ours)
+
+    async def end_workspace(self, name: str) -> float:
+        """Kills all that the workspace has started, waits until it is dead; the core seconds that it took."""
+        end = self._ends.get(name)
+        if end is None:
+            return 0.0
+        try:
+            if not end.done():
+                self._control.send(f"end {name}".encode())
+            return await asyncio.wait_for(asyncio.shield(end), END_S)
+        except (TimeoutError, OSError) as error:
+            raise UnavailableError(f"sandbox: expected workspace {name} to end, got {error!r}") from error
+        finally:
+            self._ends.pop(name, None)
+
+    def _read(self) -> None:
+        try:
+            message = self._control.recv(MAX_MESSAGE)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self._fail()
+        elif message == b"ready":
+            self._ready.set_result(None)
+        else:
+            _, name, core_s = message.decode().split()
+            end = self._ends.get(name)
+            if end is not None and not end.done():
+                end.set_result(float(core_s))
+
+    def _fail(self) -> None:
+        """The server is gone, and with it every workspace."""
+        asyncio.get_running_loop().remove_reader(self._control)
+        self._control.close()
+        error = UnavailableError("sandbox: expected its server to live, got its end")
+        if not self._ready.done():
+            self._ready.set_exception(error)
+        for end in self._ends.values():
+            if not end.done():
+                end.set_result(0.0)
+
+    async def stop(self) -> None:
+        """Ends the server and everything in it."""
+        if self._control.fileno() >= 0:
+            self._fail()
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
