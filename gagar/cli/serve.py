@@ -1,11 +1,26 @@
 """Runs one stage in this process: event loop, signals, transport; returns on SIGTERM or the planned end."""
 
-from typing import Any, Protocol
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gagar.config import Run
+from gagar.errors import GagarError
 from gagar.stream.handlers import Effect, Reducer, References, Settings, Source, Transform
 from gagar.stream.journal import Journal
 from gagar.stream.spec import Stage
+
+if TYPE_CHECKING:
+    from gagar.stream.transport import Transport
+
+log = logging.getLogger(__name__)
+
+STOP_S = 14.0
+"""From the first signal to the end of the process, whatever hangs."""
 
 
 class OpenReferences(References, Protocol):
@@ -18,14 +33,87 @@ class OpenReferences(References, Protocol):
 
 def serve(stage: Stage, settings: Settings[Any], handler: Transform | Effect | Reducer[Any] | Source) -> None:
     """Runs `handler` as `stage`; returns when the stage ends (SIGTERM or planned end), raises GagarError otherwise."""
-    raise NotImplementedError
+    run_loop(run_stage(stage, settings.run, handler))
 
 
 def open_journal(stage: Stage, run: Run) -> Journal:
     """The learner's journal, constructed, not yet opened."""
-    raise NotImplementedError
+    from gagar.stream.journal import LogJournal
+    from topology.topics import DEAD_LETTERS
+
+    return LogJournal(stage, _transport(run), DEAD_LETTERS)
 
 
 def open_references(run: Run) -> OpenReferences:
-    """Reads by reference, constructed, not yet opened."""
-    raise NotImplementedError
+    """Reads by reference in any topic, constructed, not yet opened."""
+    from gagar.stream.referencing import LogReferences
+    from topology.topics import TOPICS
+
+    return LogReferences(_transport(run), [topic for topic in TOPICS if topic.is_grouped], owns_transport=True)
+
+
+async def run_stage(stage: Stage, run: Run, handler: Transform | Effect | Reducer[Any] | Source) -> None:
+    """The stage until SIGTERM, SIGINT or the planned end; the transport is opened and closed around it."""
+    from gagar.stream.runtime import StageRuntime
+    from gagar.stream.sourcing import SourceRuntime
+    from topology.topics import DEAD_LETTERS
+
+    stop = stop_event()
+    transport = _transport(run)
+    runtime: StageRuntime | SourceRuntime
+    if stage.kind == "source":
+        runtime = SourceRuntime(stage, handler, transport, DEAD_LETTERS)  # type: ignore[arg-type]
+    elif stage.kind in ("transform", "effect", "reducer"):
+        runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS)  # type: ignore[arg-type]
+    else:
+        raise GagarError(f"stage {stage.name}: expected a source, transform, effect or reducer, got a {stage.kind}")
+    await transport.open()
+    try:
+        await runtime.run(stop)
+    finally:
+        await transport.close()
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT; from then on the process has STOP_S to end, or is ended."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def on_signal(name: str) -> None:
+        if not stop.is_set():
+            log.info("stopping on %s", name)
+            stop.set()
+            end_by_force_after(STOP_S)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    return stop
+
+
+def end_by_force_after(seconds: float) -> None:
+    """The last resort of a bounded stop: clients and threads may hang when no broker answers."""
+
+    def end() -> None:
+        log.error("stop took too long, ended by force after_s=%g", seconds)
+        logging.shutdown()
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+def run_loop(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Runs on uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(coroutine)
+    else:
+        uvloop.run(coroutine)
+
+
+def _transport(run: Run) -> "Transport":
+    from gagar.broker.address import bootstrap_servers
+    from gagar.stream.kafka import KafkaTransport
+
+    return KafkaTransport(bootstrap_servers(run), run.run.name)

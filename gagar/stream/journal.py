@@ -4,11 +4,28 @@ In: the stage's input topics from given offsets. Out: outputs and, for lag only,
 positions live in the learner's checkpoints.
 """
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from gagar.errors import BadRecordError, GagarError, UnavailableError
+from gagar.records import LogRef
+from gagar.stream.committing import RefusedUnitError, transact
 from gagar.stream.handlers import Delivery, Output, References
-from gagar.stream.spec import Topic
+from gagar.stream.policy import Counters, DeadLetterLimits, Policy
+from gagar.stream.referencing import LogReferences
+from gagar.stream.routing import Router
+from gagar.stream.runtime import check_topics
+from gagar.stream.scanning import scan_transport
+from gagar.stream.spec import Stage, Topic
+from gagar.stream.tables import partitions_of
+from gagar.stream.transport import Committed, OutOfRangeError, Partition, Producer, RawRecord, Reader, Transport
+from gagar.stream.units import Unit
+
+log = logging.getLogger(__name__)
+
+POLL_RECORDS = 64
 
 
 class Journal(Protocol):
@@ -26,9 +43,124 @@ class Journal(Protocol):
         """The next input records, decoded and bounded in number; bad ones have been dead-lettered, with their outcomes."""
 
     async def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> None:
-        """One transaction: outputs and the group's offsets. Raises FencedError when a successor has taken over."""
+        """One transaction: outputs and the group's offsets. Raises FencedError when a successor has taken over, and
+        UnavailableError if the log failed: then its outcome is unknown, and only a new start from a checkpoint is sound."""
 
     async def read_table(self, topic: Topic) -> list[Any]:
         """All records of a (compacted) topic up to its present end, in log order; tombstones are left out."""
 
     async def close(self) -> None: ...
+
+
+class LogJournal:
+    """`Journal` over a transport. Not for several tasks at once but for `references`."""
+
+    def __init__(self, stage: Stage, transport: Transport, dead_letters: Topic, policy: Policy | None = None) -> None:
+        self.references: References
+        self.counters = Counters()
+        self._stage = stage
+        self._transport = transport
+        self._router = Router(stage, dead_letters)
+        self._policy = policy or Policy()
+        self._limits = DeadLetterLimits(stage.name, self._policy)
+        self._log_references = LogReferences(transport, stage.references)
+        self.references = self._log_references
+        self._producer: Producer | None = None
+        self._reader: Reader | None = None
+        self._positions: dict[int, int] = {}
+        self._dead_letters = dead_letters
+        self._dead: set[LogRef] = set()
+        if len(stage.inputs) != 1:
+            raise GagarError(f"stage {stage.name}: expected one input for a journal, got {len(stage.inputs)}")
+
+    async def open(self) -> None:
+        await self._transport.open()
+        await check_topics(self._transport, self._stage, self._router)
+        self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)
+        self._reader = await self._transport.open_reader(await partitions_of(self._transport, self._stage.inputs))
+        async for letter in scan_transport(self._transport, [self._dead_letters]):
+            if letter.record.stage == self._stage.name:
+                self._dead.add(letter.record.source)
+        log.info("journal opened stage=%s", self._stage.name)
+
+    async def seek(self, positions: Mapping[int, int]) -> None:
+        reader = self._opened()
+        for number in range(await self._transport.num_partitions(self._stage.inputs[0])):
+            await reader.seek(self._at(number), positions.get(number))
+            self._positions[number] = reader.position(self._at(number))
+
+    async def poll(self, timeout_s: float) -> list[Delivery[Any]]:
+        try:
+            raws = await self._opened().poll(timeout_s, POLL_RECORDS)
+        except OutOfRangeError as error:
+            await self._skip_missing(error)
+            return []
+        deliveries: list[Delivery[Any]] = []
+        for raw in raws:
+            self._positions[raw.at.number] = raw.offset + 1
+            try:
+                deliveries.append(self._router.delivery(raw))
+            except BadRecordError as error:
+                await self._dead_letter(raw, error)
+        self.counters.delivered += len(deliveries)
+        return deliveries
+
+    async def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> None:
+        source = RawRecord(at=self._at(0), offset=0, key=b"", value=None, time=0.0)
+        unit = Unit(inputs=(), outputs=self._router.encode_all(outputs), source=source)
+        await self._transact(unit, {self._at(number): Committed(offset=offset) for number, offset in positions.items()})
+
+    async def read_table(self, topic: Topic) -> list[Any]:
+        return [delivery.record async for delivery in scan_transport(self._transport, [topic])]
+
+    async def close(self) -> None:
+        producer, reader, self._producer, self._reader = self._producer, self._reader, None, None
+        if producer is not None:
+            await producer.close()
+        if reader is not None:
+            await reader.close()
+        await self._log_references.close()
+        await self._transport.close()
+
+    def _at(self, number: int) -> Partition:
+        return Partition(self._stage.inputs[0].name, number)
+
+    def _opened(self) -> Reader:
+        if self._reader is None:
+            raise GagarError(f"journal of {self._stage.name}: expected to be open, got a call before open or after close")
+        return self._reader
+
+    async def _dead_letter(self, raw: RawRecord, error: BadRecordError) -> None:
+        """At once, in a transaction of its own; a learner that goes back to a checkpoint meets the record again and passes."""
+        if raw.ref in self._dead:
+            return
+        self._dead.add(raw.ref)
+        log.warning("record dead-lettered stage=%s record=%s error=%s", self._stage.name, raw.ref, error)
+        await self._transact(self._router.dead_unit(raw, str(error)), {})
+        self.counters.dead_letters += 1
+        self._limits.note(True)
+
+    async def _transact(self, unit: Unit, offsets: Mapping[Partition, Committed]) -> None:
+        if self._producer is None:
+            raise UnavailableError(f"journal of {self._stage.name}: expected a producer, got none since it failed; start again")
+        try:
+            await transact(self._producer, self._router, [unit], self._stage.name, offsets, self._policy.transaction_timeout_s)
+        except BaseException as error:
+            producer, self._producer = self._producer, None
+            await producer.close()
+            if isinstance(error, RefusedUnitError):
+                raise GagarError(f"stage {self._stage.name}: expected outputs that the log takes, got {error}") from error
+            raise
+        self.counters.transactions += 1
+        self._limits.note(False)
+        await asyncio.sleep(self._policy.commit_gap_s)
+
+    async def _skip_missing(self, error: OutOfRangeError) -> None:
+        if error.offset > error.end:
+            raise GagarError(
+                f"checkpoint of {self._stage.name}: expected {error.at} to reach offset {error.offset}, got an end at "
+                f"{error.end}: it belongs to another run's topics"
+            ) from error
+        missing = f"from={error.offset} to={error.earliest - 1}"
+        log.error("records lost before they were read stage=%s partition=%s %s", self._stage.name, error.at, missing)
+        await self._opened().seek(error.at, error.earliest)

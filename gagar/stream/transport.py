@@ -128,7 +128,7 @@ class Membership(Protocol):
     """This process's place in a consumer group."""
 
     async def run(self) -> None:
-        """Keeps the membership until cancelled; raises if it is lost for good."""
+        """Joins and stays until cancelled (and in the group until `close`); raises if the membership is lost for good."""
 
     async def confirm(self) -> frozenset[int]:
         """The numbers owned, confirmed by the group's coordinator after this call: what a process that was stopped for a
@@ -148,8 +148,8 @@ class Transport(Protocol):
     async def num_partitions(self, topic: Topic, /) -> int:
         """0 if the topic does not exist."""
 
-    async def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> Membership:
-        """Joins; `owner` is told of each division from now on."""
+    def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> Membership:
+        """A membership that joins as it runs; `owner` is told of each division."""
 
     async def start_producer(self, transactional_id: str, outputs: Sequence[Topic], /) -> Producer:
         """Fences every earlier producer of the id and settles its open transaction."""

@@ -1,0 +1,110 @@
+"""The numbers by which the runtime behaves, and what it counts."""
+
+import asyncio
+import logging
+import random
+
+import msgspec
+
+from gagar.errors import GagarError
+
+log = logging.getLogger(__name__)
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds and times of a stage's runtime; the defaults serve, tests shorten them."""
+
+    window: int = 64
+    """Deliveries of one partition in work or waiting for their commit."""
+    max_units: int = 64
+    """In one transaction."""
+    max_transaction_bytes: int = 32 << 20
+    """Outputs in one transaction, before the last unit."""
+    commit_gap_s: float = 0.007
+    """Between two transactions of a producer; without it the next one meets the end of the last and waits 20 ms."""
+    transaction_timeout_s: float = 30.0
+    """Then its outcome is unknown."""
+    backoff_s: float = 0.2
+    """First wait after a failure; doubles."""
+    max_backoff_s: float = 15.0
+    bug_retries: int = 2
+    """Of a handler that raised what is neither a bad record nor an outage, before the dead letter."""
+    breaker_threshold: int = 5
+    """Outages in a row that open the breaker."""
+    max_dead_run: int = 32
+    """Dead letters in a row that stop the stage."""
+    dead_share: float = 0.25
+    """Share of dead letters among the last `dead_share_of` units that stops the stage."""
+    dead_share_of: int = 256
+    revoke_s: float = 2.0
+    """For committing what is finished before the group is divided anew."""
+    drain_s: float = 7.0
+    """For handlers to finish at a shutdown; then their work is abandoned."""
+    close_s: float = 4.0
+    """For everything else at a shutdown."""
+    silence_s: float = 45.0
+    """A reader that got no answer from the log for so long is opened anew."""
+    tick_s: float = 0.25
+    """Longest wait of a reducer or a source before it looks at the clock again."""
+
+    def backoff(self, num_failures: int) -> float:
+        """Jittered wait before the next try."""
+        return random.uniform(0.5, 1.0) * min(self.max_backoff_s, self.backoff_s * 2.0 ** min(num_failures - 1, 20))
+
+
+class Counters(msgspec.Struct, kw_only=True):
+    """What a stage did since it started."""
+
+    delivered: int = 0
+    finished: int = 0
+    """Inputs whose units are committed."""
+    transactions: int = 0
+    dead_letters: int = 0
+    late: int = 0
+    """Finished without outputs, since their key had closed."""
+    retries: int = 0
+    abandoned: int = 0
+    """Deliveries whose work was thrown away: the partition moved, or the stage stopped first."""
+    takeovers: int = 0
+    """Producers started: one per partition won, and one per recovery."""
+    breaker_open: bool = False
+
+    def line(self) -> str:
+        """For the log: `delivered=5 finished=4 ...`."""
+        return " ".join(f"{name}={int(getattr(self, name))}" for name in self.__struct_fields__)
+
+
+async def report(stage: str, counters: Counters, every_s: float = 10.0) -> None:
+    """Logs the counters whenever they have changed."""
+    last = Counters().line()
+    while True:
+        await asyncio.sleep(every_s)
+        line = counters.line()
+        if line != last:
+            log.info("stage counts stage=%s %s", stage, line)
+            last = line
+
+
+class DeadLetterLimits:
+    """Stops a stage that dead-letters too much: a bad deployment must not drain a topic."""
+
+    def __init__(self, stage: str, policy: Policy) -> None:
+        self._stage = stage
+        self._policy = policy
+        self._run = 0
+        self._recent: list[bool] = []
+
+    def note(self, is_dead: bool) -> None:
+        """Counts a committed unit; raises GagarError at a limit."""
+        self._run = self._run + 1 if is_dead else 0
+        self._recent.append(is_dead)
+        if len(self._recent) > self._policy.dead_share_of:
+            del self._recent[0]
+        num_dead = sum(self._recent) if is_dead else 0
+        is_share = len(self._recent) == self._policy.dead_share_of and num_dead > self._policy.dead_share * len(self._recent)
+        if self._run > self._policy.max_dead_run or is_share:
+            raise GagarError(
+                f"stage {self._stage}: expected at most {self._policy.max_dead_run} dead letters in a row and "
+                f"{self._policy.dead_share:.0%} of {self._policy.dead_share_of}, got {self._run} in a row and {num_dead}; "
+                "read the errors in dead-letters, mend the stage, start it again"
+            )

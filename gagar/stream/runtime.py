@@ -1,0 +1,176 @@
+"""The runtime of transforms, effects and reducers: a member of the stage's group, and a lane for each partition number it owns.
+
+A rebalance alone stops nothing: what is finished is committed before the group is divided anew, handlers go on, and a number
+that comes back keeps its lane. One that went elsewhere is abandoned; its new owner's producer has fenced ours.
+"""
+
+import asyncio
+import logging
+
+from gagar.errors import GagarError, UnavailableError
+from gagar.stream.attempting import Attempts
+from gagar.stream.handlers import Effect, Reducer, Transform
+from gagar.stream.lane import Lane, LaneContext
+from gagar.stream.loop_monitor import LoopMonitor
+from gagar.stream.policy import Counters, DeadLetterLimits, Policy, report
+from gagar.stream.reducing import ReducerWork, StreamTime
+from gagar.stream.referencing import LogReferences
+from gagar.stream.routing import Router
+from gagar.stream.spec import Stage, Topic
+from gagar.stream.tables import TableFollower
+from gagar.stream.together import bounded, gathered, together, until
+from gagar.stream.transport import Membership, Transport
+from gagar.stream.work import HandlerWork, Work, transform_handle
+
+log = logging.getLogger(__name__)
+
+
+class StageRuntime:
+    """See the module. `run` returns after `stop` is set, and raises what ends the stage otherwise."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        handler: Transform | Effect | Reducer[object],
+        transport: Transport,
+        dead_letters: Topic,
+        policy: Policy | None = None,
+    ) -> None:
+        self.counters = Counters()
+        self.lanes: dict[int, Lane] = {}
+        self._stage = stage
+        self._handler = handler
+        self._transport = transport
+        self._policy = policy or Policy()
+        self._router = Router(stage, dead_letters)
+        self._attempts = Attempts(stage.name, self._router, self._policy, self.counters)
+        limits = DeadLetterLimits(stage.name, self._policy)
+        self._context = LaneContext(stage, transport, self._router, self._policy, self.counters, limits)
+        self._membership: Membership | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._broken: asyncio.Future[None] | None = None
+        self._is_stopping = False
+        self._is_open = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serves until `stop` is set."""
+        self._broken = asyncio.get_running_loop().create_future()
+        await check_topics(self._transport, self._stage, self._router)
+        references = LogReferences(self._transport, self._stage.references)
+        monitor = LoopMonitor(self._stage.name)
+        monitor.start()
+        try:
+            tables = await self._open_handler(references)
+            await self._serve(stop, tables)
+        finally:
+            monitor.stop()
+            await self._close(references)
+
+    async def on_revoked(self) -> None:
+        """Owner: commits what is finished, as far as that is quickly done."""
+        lanes = list(self.lanes.values())
+        if not await bounded(gathered([lane.flush() for lane in lanes]), self._policy.revoke_s):
+            log.warning("rebalance before everything finished was committed stage=%s", self._stage.name)
+
+    def on_assigned(self, numbers: frozenset[int]) -> None:
+        """Owner: keeps the lanes that stay, abandons those that went, starts those that came."""
+        if self._is_stopping or self._membership is None:
+            return
+        for number in sorted(self.lanes.keys() - numbers):
+            self._abandon(number)
+        for number in sorted(numbers - self.lanes.keys()):
+            self._start(number)
+        log.info("partitions assigned stage=%s numbers=%s", self._stage.name, sorted(numbers))
+
+    async def _open_handler(self, references: LogReferences) -> TableFollower | None:
+        if self._stage.kind != "effect":
+            return None
+        effect: Effect = self._handler  # type: ignore[assignment]
+        tables = TableFollower(self._stage.name, self._transport, self._stage.tables, effect.observe, self._policy)
+        await tables.load()
+        await effect.open(references)
+        self._is_open = True
+        return tables
+
+    async def _serve(self, stop: asyncio.Event, tables: TableFollower | None) -> None:
+        membership = self._transport.join(self._stage.name, self._stage.inputs, self)
+        self._membership = membership
+        try:
+            coroutines = [membership.run(), self._watch(), report(self._stage.name, self.counters)]
+            if tables is not None:
+                coroutines.append(tables.follow())
+            await until(stop, together(*coroutines))
+            await self._drain()
+        finally:
+            self._is_stopping = True
+            for number in list(self.lanes):
+                self._abandon(number)
+            await bounded(gathered(self._tasks.values()), self._policy.close_s / 2)
+            await bounded(membership.close(), self._policy.close_s / 2)
+            if tables is not None:
+                await tables.close()
+
+    def _start(self, number: int) -> None:
+        assert self._membership is not None
+        lane = self.lanes[number] = Lane(number, self._membership, self._context, self._make_work)
+        task = asyncio.create_task(self._run_lane(lane, self._tasks.get(number)), name=f"lane {self._stage.name}.{number}")
+        self._tasks[number] = task
+        task.add_done_callback(self._check)
+
+    async def _run_lane(self, lane: Lane, predecessor: asyncio.Task[None] | None) -> None:
+        """A number that went and came back waits for the end of what it was."""
+        if predecessor is not None:
+            await asyncio.wait([predecessor])
+        await lane.run()
+
+    def _abandon(self, number: int) -> None:
+        self.lanes.pop(number).abandon()
+        self._tasks[number].cancel()
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._broken is not None and not self._broken.done():
+            self._broken.set_exception(error)
+
+    async def _watch(self) -> None:
+        assert self._broken is not None
+        await asyncio.shield(self._broken)
+
+    async def _drain(self) -> None:
+        """Intake is over; what is in work ends by its deadline or is abandoned."""
+        self._is_stopping = True
+        lanes = list(self.lanes.values())
+        for lane in lanes:
+            lane.stop_reading()
+        if not await bounded(gathered([lane.drain() for lane in lanes]), self._policy.drain_s):
+            log.warning("stopped before all work had ended stage=%s", self._stage.name)
+
+    async def _close(self, references: LogReferences) -> None:
+        if self._is_open:
+            effect: Effect = self._handler  # type: ignore[assignment]
+            if not await bounded(effect.close(), self._policy.close_s):
+                log.warning("handler did not close in time stage=%s", self._stage.name)
+        await bounded(references.close(), 1.0)
+        log.info("stage ended stage=%s %s", self._stage.name, self.counters.line())
+
+    def _make_work(self, lane: Lane) -> Work:
+        name, attempts, policy, counters = self._stage.name, self._attempts, self._policy, self.counters
+        if self._stage.kind == "reducer":
+            reducer: Reducer[object] = self._handler  # type: ignore[assignment]
+            return ReducerWork(name, lane, reducer, attempts, self._router, policy, counters, StreamTime())
+        handle = self._handler.handle if self._stage.kind == "effect" else transform_handle(self._handler)  # type: ignore
+        return HandlerWork(name, lane, handle, attempts, policy, counters)
+
+
+async def check_topics(transport: Transport, stage: Stage, router: Router) -> None:
+    """Raises UnavailableError if a topic is not there, GagarError if inputs that go together are divided differently."""
+    counts: dict[str, int] = {}
+    for topic in (*stage.inputs, *stage.tables, *stage.references, *router.outputs):
+        counts[topic.name] = await transport.num_partitions(topic)
+        if not counts[topic.name]:
+            raise UnavailableError(f"topic {topic.name}: expected it to exist, got nothing; run `gagar topics apply`")
+    inputs = {topic.name: counts[topic.name] for topic in stage.inputs}
+    if len(set(inputs.values())) > 1:
+        raise GagarError(
+            f"stage {stage.name}: expected inputs of equal partition counts, got {inputs}; run `gagar topics check`"
+        )

@@ -1,0 +1,56 @@
+"""Reads topics from their start: for audit, reports, live views. Nothing is committed, no group is joined."""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from gagar.errors import BadRecordError
+from gagar.stream.handlers import Delivery
+from gagar.stream.routing import to_delivery
+from gagar.stream.spec import Topic
+from gagar.stream.tables import partitions_of
+from gagar.stream.transport import OutOfRangeError, Reader, Transport
+
+log = logging.getLogger(__name__)
+
+POLL_RECORDS = 500
+
+
+async def scan_transport(
+    transport: Transport, topics: Sequence[Topic], *, follow: bool = False
+) -> AsyncIterator[Delivery[Any]]:
+    """Committed records to the present ends (or on and on with `follow`), decoded; per partition in log order.
+
+    Tombstones and bad records are skipped, the latter with a warning.
+    """
+    by_name = {topic.name: topic for topic in topics}
+    partitions = await partitions_of(transport, topics)
+    if not partitions:
+        return
+    reader = await transport.open_reader(partitions)
+    try:
+        for at in partitions:
+            await reader.seek(at, None)
+        ends = await reader.ends()
+        while follow or any(reader.position(at) < end for at, end in ends.items()):
+            for raw in await _poll(reader):
+                if raw.value is None:
+                    continue
+                try:
+                    delivery = to_delivery(raw, by_name[raw.at.topic])
+                except BadRecordError as error:
+                    log.warning("bad record skipped record=%s error=%s", raw.ref, error)
+                    continue
+                if follow or raw.offset < ends[raw.at]:
+                    yield delivery
+    finally:
+        await reader.close()
+
+
+async def _poll(reader: Reader) -> list[Any]:
+    try:
+        return await reader.poll(1.0, POLL_RECORDS)
+    except OutOfRangeError as error:
+        log.warning("records gone before they were read partition=%s up_to=%d", error.at, error.earliest)
+        await reader.seek(error.at, error.earliest)
+        return []

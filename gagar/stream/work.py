@@ -1,0 +1,125 @@
+"""What a lane does with its deliveries: hands them to handlers, many at a time.
+
+`Work` is what a lane asks of it; `HandlerWork` serves transforms and effects. (Reducers: `gagar.stream.reducing`.)
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from gagar.stream.attempting import Attempts, Handle
+from gagar.stream.handlers import Delivery
+from gagar.stream.policy import Counters, Policy
+from gagar.stream.transport import Partition, RawRecord
+from gagar.stream.units import Spot, Unit, UnitQueue
+
+
+class LaneView(Protocol):
+    """What work may know of its lane."""
+
+    queue: UnitQueue
+
+    def finish(self, unit: Unit) -> None:
+        """Puts a finished unit up for commit."""
+
+    def is_finished(self, spot: Spot) -> bool:
+        """Whether an input's unit is committed or waits for it."""
+
+    def lagging(self) -> Iterable[Partition]:
+        """Inputs that have not been read up to their last stable offset and can be read on."""
+
+    def fail(self, error: BaseException) -> None:
+        """A bug of the runtime's own: ends the stage."""
+
+
+class Work(Protocol):
+    """The deliveries of one lane from reading to finished unit."""
+
+    keeps_deliveries: bool
+    """Work in progress outlives the loss of the producer; else everything unfinished is delivered again."""
+
+    async def wait_room(self) -> int:
+        """How many more deliveries it takes, as soon as it takes any."""
+
+    async def take(self, raw: RawRecord) -> None: ...
+
+    def tick(self) -> float:
+        """Does what is due by the clock; the answer is how long the lane may wait for records until the next call."""
+
+    def held(self) -> Iterable[Spot]:
+        """Inputs in work."""
+
+    def abandon(self, is_abandoned: Callable[[Spot], bool]) -> int:
+        """Throws work away; the answer is its size."""
+
+    async def drain(self) -> None:
+        """Until nothing is in work that ends by itself."""
+
+
+class HandlerWork:
+    """Each delivery runs its handler in a task of its own, at most `window` at a time."""
+
+    keeps_deliveries = True
+
+    def __init__(
+        self, stage: str, lane: LaneView, handle: Handle, attempts: Attempts, policy: Policy, counters: Counters
+    ) -> None:
+        self._stage = stage
+        self._lane = lane
+        self._handle = handle
+        self._attempts = attempts
+        self._policy = policy
+        self._counters = counters
+        self._tasks: dict[Spot, asyncio.Task[None]] = {}
+        self._room = asyncio.Event()
+        lane.queue.on_settled = self._room.set
+
+    async def wait_room(self) -> int:
+        """Also waits while the breaker is open: intake pauses then."""
+        await self._attempts.breaker.wait_closed()
+        while (room := self._policy.window - len(self._tasks) - len(self._lane.queue)) <= 0:
+            self._room.clear()
+            await self._room.wait()
+        return room
+
+    async def take(self, raw: RawRecord) -> None:
+        spot = Spot(raw.at, raw.offset)
+        task = asyncio.create_task(self._run(spot, raw), name=f"{self._stage} {raw.ref}")
+        self._tasks[spot] = task
+        task.add_done_callback(self._check)
+
+    def tick(self) -> float:
+        return self._policy.tick_s * 2
+
+    def held(self) -> Iterable[Spot]:
+        return list(self._tasks)
+
+    def abandon(self, is_abandoned: Callable[[Spot], bool]) -> int:
+        spots = [spot for spot in self._tasks if is_abandoned(spot)]
+        for spot in spots:
+            self._tasks.pop(spot).cancel()
+        return len(spots)
+
+    async def drain(self) -> None:
+        while self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    async def _run(self, spot: Spot, raw: RawRecord) -> None:
+        unit = await self._attempts.run(raw, self._handle)
+        if self._tasks.get(spot) is asyncio.current_task():
+            del self._tasks[spot]
+            self._lane.finish(unit)
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._lane.fail(error)
+
+
+def transform_handle(transform: Callable[[Any], Any]) -> Handle:
+    """A transform in the form of an effect."""
+
+    async def handle(delivery: Delivery[Any]) -> Any:
+        return transform(delivery.record)
+
+    return handle
