@@ -42,7 +42,7 @@ class Supervisor:
         specs: Sequence[ProcessSpec] | None = None,
         patience: Patience | None = None,
     ) -> None:
-        """`argv_tail`: options of `gagar run`. `scale`: processes by stage, one if not named. `directory`: of the run; logs go to
+        """`argv_tail`: options of `gagar run`. `scale`: processes by stage, else one. `directory`: of the run; logs go to
         `logs/<process>.log` there. `specs` replaces what tail and scale say. Raises ConfigError for an unknown stage."""
         self._run = run
         self._specs = stage_processes(argv_tail, scale) if specs is None else specs

@@ -1,0 +1,24 @@
+"""What tests of several folders share: a real Apache Kafka for the session."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gagar.errors import UnavailableError
+
+
+@pytest.fixture(scope="session")
+def local_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a local broker of this session; where there can be none, tests skip, and fail in CI."""
+    from gagar.broker.local import broker
+
+    directory: Path = tmp_path_factory.mktemp("kafka")
+    try:
+        with broker(directory) as state:
+            yield state.address
+    except UnavailableError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no local Kafka: {error}")
