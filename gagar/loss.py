@@ -1,9 +1,9 @@
 """Policy losses over sampled tokens, and the sums from which a step's metrics are made.
 
-In: per sampled token [K] the learner's and the behaviour policy's log-probabilities and the advantage. Out: per token [K] a loss, and
-the importance ratio behind it. Aggregation is apart: `token_mean` divides the sum over a micro-batch by the number of sampled
-tokens of the whole batch, over all ranks and micro-batches, so the gradient is the same for any split. What a token mean keeps
-is a sum over tokens: a trajectory weighs by its length.
+In: per sampled token [K] the learner's and the behaviour policy's log-probabilities and the advantage. Out: per token [K] a
+loss, and the importance ratio behind it. Aggregation is apart: `token_mean` divides the sum over a micro-batch by the number
+of sampled tokens of the whole batch, over all ranks and micro-batches, so the gradient is the same for any split. What a token
+mean keeps is a sum over tokens: a trajectory weighs by its length.
 """
 
 import math
@@ -33,7 +33,7 @@ Loss = Callable[["Tensor", "Tensor", "Tensor"], TokenLoss]
 
 
 def token_logprobs(logits: "Tensor", targets: "Tensor", temperature: float = 1.0) -> tuple["Tensor", "Tensor"]:
-    """Log-probabilities [K] of `targets` [K] under `logits` [K, V], and the entropies [K] without gradient; in float32 at least."""
+    """Log-probabilities [K] of `targets` [K] under `logits` [K, V], and entropies [K] without gradient; in float32 at least."""
     import torch
 
     scaled = (logits if logits.dtype == torch.float64 else logits.float()) / temperature

@@ -1,8 +1,8 @@
 """Trajectories over ranks and micro-batches. Pure: lengths in, indices out, the same for the same lengths.
 
-Promised: every index is placed exactly once; ranks differ by at most the longest trajectory; a micro-batch, padded to its longest
-member, stays within the token budget unless it is a single longer trajectory; all ranks have equally many micro-batches, since
-each one is a collective (ZeRO reduces gradients in it): a rank that has run out of work gets empty ones.
+Promised: every index is placed exactly once; ranks differ by at most the longest trajectory; a micro-batch, padded to its
+longest member, stays within the token budget unless it is a single longer trajectory; all ranks have equally many micro-
+batches, since each one is a collective (ZeRO reduces gradients in it): a rank that has run out of work gets empty ones.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
-"""Token records into padded tensors of one micro-batch. In: checked TrajectoryTokens and their advantages. Out: a MicroBatch.
+"""Token records into padded tensors of one micro-batch. In: checked TrajectoryTokens and their advantages. Out: a
+MicroBatch.
 
-Rows are padded on the right, so under causal attention no real token sees padding and none needs an attention mask. Only columns
-that predict some sampled token are asked of the model's head: the logits of prompts are never made.
+Rows are padded on the right, so under causal attention no real token sees padding and none needs an attention mask. Only
+columns that predict some sampled token are asked of the model's head: the logits of prompts are never made.
 """
 
 from collections.abc import Sequence

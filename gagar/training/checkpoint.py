@@ -1,7 +1,7 @@
 """Checkpoints of a learner: a directory each, complete before the pointer `latest` names it.
 
-A checkpoint holds the engine's state (written by DeepSpeed) and `state.json`, a CheckpointState: what the learner had done by the
-commit of that step, offsets included. Broker-committed offsets serve only for lag.
+A checkpoint holds the engine's state (written by DeepSpeed) and `state.json`, a CheckpointState: what the learner had done by
+the commit of that step, offsets included. Broker-committed offsets serve only for lag.
 """
 
 import os
@@ -60,13 +60,19 @@ def check_fits(directory: Path, state: CheckpointState, mine: CheckpointState) -
     """Raises ConfigError unless a checkpoint can be loaded by a learner like `mine`."""
     advice = "set it back, or take another run.name to start over"
     if state.model != mine.model:
-        raise ConfigError(f"checkpoint {directory}: expected the model at policy.path, {mine.model}, got {state.model}; {advice}")
+        raise ConfigError(
+            f"checkpoint {directory}: expected the model at policy.path, {mine.model}, got {state.model}; {advice}"
+        )
     if state.dtype != mine.dtype:
         raise ConfigError(f"checkpoint {directory}: expected learner.dtype {mine.dtype!r}, got {state.dtype!r}; {advice}")
     if state.zero_stage != mine.zero_stage:
-        raise ConfigError(f"checkpoint {directory}: expected learner.zero_stage {mine.zero_stage}, got {state.zero_stage}; {advice}")
+        raise ConfigError(
+            f"checkpoint {directory}: expected learner.zero_stage {mine.zero_stage}, got {state.zero_stage}; {advice}"
+        )
     if mine.zero_stage and state.num_ranks != mine.num_ranks:
-        raise ConfigError(f"checkpoint {directory}: expected learner.num_ranks {mine.num_ranks}, got {state.num_ranks}; {advice}")
+        raise ConfigError(
+            f"checkpoint {directory}: expected learner.num_ranks {mine.num_ranks}, got {state.num_ranks}; {advice}"
+        )
 
 
 def complete(directory: Path, state: CheckpointState, keep: int) -> None:
@@ -89,7 +95,7 @@ def _retire(directories: list[Path], keep: int) -> None:
 
 
 def retire_policies(root: Path, newest: Path, keep: int) -> list[Path]:
-    """Removes the oldest of the policies `<root>/<run_id>/<version>` beyond `keep`, `newest` never; answers what was removed."""
+    """Removes the oldest policies `<root>/<run_id>/<version>` beyond `keep`, `newest` never; answers what was removed."""
     versions = [item for item in root.glob("*/*") if item.is_dir() and item != newest]
     doomed = sorted(versions, key=lambda item: item.stat().st_mtime, reverse=True)[keep - 1 :]
     for directory in doomed:

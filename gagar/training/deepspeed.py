@@ -1,7 +1,8 @@
-"""The only door to DeepSpeed: one optimizer step over micro-batches, checkpoints of the engine's state, the weights gathered.
+"""The only door to DeepSpeed: one optimizer step over micro-batches, checkpoints of the engine's state, the weights
+gathered.
 
-In: micro-batches of this rank, equally many on each rank. Out: a StepResult, equal on all ranks. On a CPU no operator is compiled
-(the shared-memory collectives are switched off): a machine without a compiler trains.
+In: micro-batches of this rank, equally many on each rank. Out: a StepResult, equal on all ranks. On a CPU no operator is
+compiled (the shared-memory collectives are switched off): a machine without a compiler trains.
 """
 
 import logging
@@ -77,42 +78,41 @@ class Trainer:
             # DeepSpeed takes the mean over ranks; ours is a sum of shares.
             self._engine.backward(self._forward(batch, num_tokens, sums) * self._ranks.world_size)
         sums = LossSums.merge([LossSums.of(parts) for parts in self._ranks.gather(sums.parts(), list[float])])
-        grad_norm = self._apply(is_loss_finite=math.isfinite(sums.sums["loss"]))
+        grad_norm = self._apply()
         metrics = {**sums.metrics(), "lr": self._optimization.rate_at(step), "grad_norm": grad_norm}
         return StepResult(is_applied=math.isfinite(grad_norm), grad_norm=grad_norm, metrics=metrics)
 
     def _forward(self, batch: MicroBatch, num_tokens: int, sums: LossSums) -> "Tensor":
         device = self._engine.device
         batch = MicroBatch(*(tensor.to(device) for tensor in batch))
-        logits = self._engine(input_ids=batch.input_ids, logits_to_keep=batch.columns, use_cache=False).logits
+        logits: Tensor = self._engine(input_ids=batch.input_ids, logits_to_keep=batch.columns, use_cache=False).logits
         if not len(batch.targets):
             return logits.sum() * 0.0
         sampled = logits[batch.rows, batch.places]
         logprobs, entropies = token_logprobs(sampled, batch.targets, self._optimization.temperature)
         token_loss = self._loss(logprobs, batch.behaviour_logprobs, batch.advantages)
         sums.add(token_loss, entropies, batch.advantages)
-        return token_mean(token_loss.losses, num_tokens)
+        share = token_mean(token_loss.losses, num_tokens)
+        # A loss that is no number must make a gradient that is none, on every path back; then the update is skipped.
+        return share if math.isfinite(share.item()) else logits.sum() * math.nan
 
-    def _apply(self, *, is_loss_finite: bool) -> float:
-        """The update, unless something is not finite; answers the norm of the gradient, or NaN or infinity."""
+    def _apply(self) -> float:
+        """The update, unless the gradient is not finite; answers its norm."""
         if self._optimization.zero_stage == 0:
-            return self._apply_replicated(is_loss_finite=is_loss_finite)
-        # ZeRO skips an update with a norm that is not finite by itself; a loss that is not gives such gradients.
-        self._engine.step()
-        norm = self._engine.get_global_grad_norm()
-        return float(norm) if self._engine.was_step_applied() and is_loss_finite else math.inf
+            return self._apply_replicated()
+        self._engine.step()  # ZeRO skips an update with a norm that is not finite by itself
+        return float(self._engine.get_global_grad_norm()) if self._engine.was_step_applied() else math.inf
 
-    def _apply_replicated(self, *, is_loss_finite: bool) -> float:
+    def _apply_replicated(self) -> float:
         """Without ZeRO every rank holds the whole, reduced gradient; clipped here, since DeepSpeed would not tell its norm."""
         from torch.nn.utils import clip_grad_norm_
 
         bound = self._optimization.gradient_clip or math.inf
         norm = float(clip_grad_norm_(self.model.parameters(), bound))
-        if not math.isfinite(norm) or not is_loss_finite:
-            self._engine.zero_grad()
-            self.model.zero_grad(set_to_none=True)
-            return norm if is_loss_finite else math.nan
-        self._engine.step()
+        if math.isfinite(norm):
+            self._engine.step()
+        else:
+            self.model.zero_grad()
         return norm
 
     def gather_state(self) -> dict[str, "Tensor"]:
@@ -137,16 +137,15 @@ class Trainer:
         self._engine.load_checkpoint(str(directory), tag="engine")
 
     def close(self) -> None:
-        """Leaves the process group."""
-        import torch.distributed as dist
-
+        """Lets go of the engine's hooks and buffers; the process group stays."""
         self._engine.destroy()
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
 
 def open_ranks(timeout_s: float) -> Ranks:
-    """Joins the ranks that the environment names (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT); without it, one rank alone."""
+    """Joins the ranks that the environment names (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT); without it, one rank alone.
+
+    Once in a process: DeepSpeed keeps the groups that it made.
+    """
     import torch
     import torch.distributed as dist
 
@@ -156,14 +155,20 @@ def open_ranks(timeout_s: float) -> Ranks:
         os.environ["DS_ACCELERATOR"] = "cpu"
     else:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    timeout = timedelta(seconds=timeout_s)
-    if world_size == 1:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
-    else:
-        dist.init_process_group(backend, timeout=timeout)
+    store = dist.HashStore() if world_size == 1 else None  # type: ignore[attr-defined]
+    if not dist.is_initialized():
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), store=store, rank=rank, world_size=world_size)
     ranks = Ranks(rank, world_size, timeout_s)
     ranks.open()
     return ranks
+
+
+def close_ranks() -> None:
+    """Leaves the ranks; nothing that this module made can be used any more."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _start_engine(model: "Module", optimization: Optimization) -> Any:

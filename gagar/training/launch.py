@@ -1,7 +1,7 @@
 """Starts the ranks of a learner as processes of this machine: all of them run, or none.
 
-In: the command of a rank, and the bytes that it finds on its standard input. Out: an exit code. Each rank keeps its standard input open
-and watches it: when it ends, so has the parent, however that happened, and the rank ends at once.
+In: the command of a rank, and the bytes that it finds on its standard input. Out: an exit code. Each rank keeps its standard
+input open and watches it: when it ends, so has the parent, however that happened, and the rank ends at once.
 """
 
 import logging
@@ -37,7 +37,8 @@ def launch(command: Sequence[str], payload: bytes, num_ranks: int) -> int:
     try:
         port = free_port()
         for rank in range(num_ranks):
-            children.append(_start(command, payload, rank, num_ranks, port))
+            child = _start(command, payload, rank, num_ranks, port)
+            children.append(child)
         return _attend(children, stopping)
     finally:
         for child in children:

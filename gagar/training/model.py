@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 WEIGHTS = "model.safetensors"
+TEXT_SUFFIXES = (".json", ".txt", ".jinja", ".model")
+"""Of config, tokenizer and chat template; anything else in a model's directory is weights or notes."""
 ModelDtype = Literal["float32", "bfloat16"]
 VOLATILE = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
 """Keys of a model's config that do not change what it computes."""
@@ -46,7 +48,7 @@ def load_model(path: Path, dtype: ModelDtype) -> "Module":
 
 
 def describe(model: "Module") -> str:
-    """Class, size and a digest over names, shapes and config of a model. Example: `LlamaForCausalLM 1968000 parameters 3f2a...`."""
+    """Class, size and a digest over names, shapes and config. Example: `LlamaForCausalLM 1967808 parameters 8bd2fb9f`."""
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
     config: dict[str, Any] = model.config.to_dict()  # type: ignore[operator, union-attr]
     facts = {key: value for key, value in config.items() if key not in VOLATILE}
@@ -64,9 +66,8 @@ def save_policy(model: "Module", state: dict[str, "Tensor"], source: Path, desti
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     for item in source.iterdir():
-        if item.is_file() and not item.name.startswith(".") and item.suffix not in (".safetensors", ".bin", ".pt"):
-            if not item.name.endswith(".index.json"):
-                shutil.copyfile(item, temporary / item.name)
+        if item.is_file() and item.suffix in TEXT_SUFFIXES and not item.name.endswith(".index.json"):
+            shutil.copyfile(item, temporary / item.name)
     model.save_pretrained(temporary, state_dict=state, max_shard_size="100TB")  # type: ignore[operator]
     checksum = file_digest(temporary / WEIGHTS)
     (temporary / WEIGHTS).chmod(0o644)  # safetensors makes it private; workers may run as other users

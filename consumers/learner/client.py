@@ -1,0 +1,57 @@
+"""The journal as rank 0's main thread sees it: ordinary calls, each with a time limit; the event loop is in the background."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gagar.errors import UnavailableError
+from gagar.stream.handlers import Delivery, Output
+from gagar.stream.journal import Journal
+from gagar.stream.spec import Topic
+from gagar.training.background import Background
+
+logger = logging.getLogger(__name__)
+OPEN_S = 60.0
+COMMIT_S = 60.0
+TABLE_S = 300.0
+CLOSE_S = 5.0
+SLACK_S = 30.0
+"""What a poll may take beyond its own time limit."""
+
+
+class JournalClient:
+    """Calls of one thread, one at a time."""
+
+    def __init__(self, journal: Journal, background: Background) -> None:
+        self._journal = journal
+        self._background = background
+
+    def open(self) -> None:
+        """Fences a predecessor."""
+        self._background.call(self._journal.open(), timeout_s=OPEN_S, what="learner journal")
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        self._background.call(self._journal.seek(positions), timeout_s=OPEN_S, what="learner journal seek")
+
+    def poll(self, timeout_s: float) -> list[Delivery[Any]]:
+        """What can be read; nothing while the log is out of reach."""
+        try:
+            return self._background.call(
+                self._journal.poll(timeout_s), timeout_s=timeout_s + SLACK_S, what="learner journal poll"
+            )
+        except UnavailableError as error:
+            logger.warning("advantages unreadable error=%s", error)
+            return []
+
+    def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> None:
+        """One transaction. One that has failed, or may have, ends the learner: only a new run knows what became of it."""
+        self._background.call(self._journal.commit(outputs, positions), timeout_s=COMMIT_S, what="learner journal commit")
+
+    def read_table(self, topic: Topic) -> list[Any]:
+        return self._background.call(self._journal.read_table(topic), timeout_s=TABLE_S, what=f"table {topic.name}")
+
+    def close(self) -> None:
+        try:
+            self._background.call(self._journal.close(), timeout_s=CLOSE_S, what="learner journal close")
+        except UnavailableError as error:
+            logger.warning("journal not closed error=%s", error)

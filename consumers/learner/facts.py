@@ -1,0 +1,91 @@
+"""The records that the learner writes, made of what it knows. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from consumers.learner.plan import oldest_version
+from gagar.records import DropReason, GroupAdvantages, LineageEntry, Outcome
+
+
+class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run this is: a new one at each start."""
+
+    run_id: str
+    lineage: list[LineageEntry] = []
+    """Earlier runs that this one continues, oldest first."""
+
+
+def trained(group: GroupAdvantages, run_id: str, step: int, at: float) -> Outcome:
+    """Outcome of a group of step `step`, trained from version `step - 1`; tokens of an abandoned future count as fresh."""
+    return _outcome(group, run_id=run_id, step=step, at=at, staleness=max(0, step - 1 - oldest_version(group)))
+
+
+def dropped(group: GroupAdvantages, reason: DropReason, run_id: str, step: int, at: float) -> Outcome:
+    """Outcome of a group that is not trained; `step` is the one in the making, so it is superseded with that step."""
+    return _outcome(group, run_id=run_id, step=step, at=at, reason=reason)
+
+
+def _outcome(
+    group: GroupAdvantages, *, run_id: str, step: int, at: float, reason: DropReason = "", staleness: int = -1
+) -> Outcome:
+    versions = [member.policy_version_max for member in group.members]
+    return Outcome(
+        group_id=group.group_id,
+        task_id=group.task_id,
+        purpose="training",
+        kind="dropped" if reason else "trained",
+        reason=reason,
+        run_id=run_id,
+        step=step,
+        policy_version_min=oldest_version(group),
+        policy_version_max=max(versions, default=-1),
+        staleness=staleness,
+        num_requested=group.num_requested,
+        num_valid=group.num_valid,
+        num_passed=group.num_passed,
+        num_clean=group.num_clean,
+        num_sampled_tokens=group.num_sampled_tokens,
+        at=at,
+    )
+
+
+def batch_metrics(groups: Sequence[GroupAdvantages], step: int) -> dict[str, float]:
+    """What a batch is like, for `PolicyVersion.metrics`."""
+    members = [member for group in groups for member in group.members]
+    staleness = [max(0, step - 1 - oldest_version(group)) for group in groups]
+    advantages = [member.advantage for member in members]
+    mean = sum(advantages) / len(advantages)
+    return {
+        "num_groups": float(len(groups)),
+        "num_trajectories": float(len(members)),
+        "staleness_mean": sum(staleness) / len(staleness),
+        "staleness_max": float(max(staleness)),
+        "version_span_max": float(max(member.policy_version_max - member.policy_version_min for member in members)),
+        "reward_mean": sum(member.reward for member in members) / len(members),
+        "advantage_mean": mean,
+        "advantage_std": (sum((value - mean) ** 2 for value in advantages) / len(advantages)) ** 0.5,
+        "advantage_min": min(advantages),
+        "advantage_max": max(advantages),
+        "zero_advantage_fraction": sum(value == 0 for value in advantages) / len(advantages),
+        "weight_mean": sum(member.weight for member in members) / len(members),
+        "rescale_mean": sum(group.rescale for group in groups) / len(groups),
+        "capped_fraction": sum(group.was_capped for group in groups) / len(groups),
+        "ungraded_fraction": sum(bool(group.fallback) for group in groups) / len(groups),
+    }
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that are numbers; a record carries no NaN."""
+    return {name: value for name, value in metrics.items() if value - value == 0}
+
+
+def replay_steps(outcomes: Sequence[Outcome], step: int) -> dict[str, int]:
+    """group_id -> step of the groups that an abandoned future trained after `step`, from the outcomes in log order."""
+    last = {outcome.group_id: outcome for outcome in outcomes}
+    return {name: outcome.step for name, outcome in last.items() if outcome.kind == "trained" and outcome.step > step}
+
+
+def continued(run_id: str, lineage: Sequence[LineageEntry], old_run_id: str, step: int) -> RunIdentity:
+    """The run that goes on from `old_run_id` after `step`; 0 without a checkpoint: nothing but its first policy survives."""
+    return RunIdentity(run_id=run_id, lineage=[*lineage, LineageEntry(run_id=old_run_id, last_step=step)])

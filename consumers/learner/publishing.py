@@ -1,0 +1,98 @@
+"""Where the learner's files are, and what it writes there: policies, checkpoints, evidence.
+
+Under `<run.dir>/runs/<run.name>/`: `policies/<run_id>/<version>`, `checkpoints/<run_id>-<step>`,
+`evidence/<run_id>-<number>.json`.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from consumers.learner.facts import RunIdentity, finite
+from consumers.learner.plan import GroupLoad
+from gagar.config import Run
+from gagar.records import PolicyVersion
+from gagar.training.checkpoint import retire_policies
+from gagar.training.model import save_policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+logger = logging.getLogger(__name__)
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """Directories of a run; the learner makes them when it first writes."""
+
+    root: Path
+    policy: Path
+    """The initial policy."""
+
+    @classmethod
+    def of(cls, run: Run) -> "Places":
+        return cls(root=run.dir / "runs" / run.run.name, policy=run.resolve(run.policy.path))
+
+    @property
+    def policies(self) -> Path:
+        return self.root / "policies"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def evidence(self) -> Path:
+        return self.root / "evidence"
+
+
+def new_run_id() -> str:
+    """A name that no other start has: the second, and chance."""
+    return f"r{int(time.time()):08x}{secrets.token_hex(2)}"
+
+
+class Publisher:
+    """Writes policy versions of one run as directories; the record is the caller's to commit."""
+
+    def __init__(self, places: Places, model: "Module", identity: RunIdentity, keep: int) -> None:
+        self._places = places
+        self._model = model
+        self._identity = identity
+        self._keep = keep
+
+    def write(
+        self, version: int, state: dict[str, "Tensor"], *, is_last: bool, metrics: Mapping[str, float] | None = None
+    ) -> PolicyVersion:
+        """The directory of `version`, and the record that names it."""
+        destination = self._places.policies / self._identity.run_id / str(version)
+        checksum = save_policy(self._model, state, self._places.policy, destination)
+        return PolicyVersion(
+            run_id=self._identity.run_id,
+            version=version,
+            step=version,
+            lineage=self._identity.lineage,
+            location=str(destination),
+            checksum=checksum,
+            is_last=is_last,
+            metrics=finite(metrics or {}),
+            created_at=time.time(),
+        )
+
+    def retire(self, newest: PolicyVersion) -> None:
+        """Removes old directories, once the record of `newest` is committed."""
+        for directory in retire_policies(self._places.policies, Path(newest.location), self._keep):
+            logger.info("policy removed path=%s", directory)
+
+
+def keep_evidence(places: Places, name: str, groups: Sequence[GroupLoad], numbers: Mapping[str, float]) -> Path:
+    """Writes down what a step without a finite loss or gradient was made of; numbers that are not finite as text."""
+    places.evidence.mkdir(parents=True, exist_ok=True)
+    path = places.evidence / f"{name}.json"
+    facts = {"numbers": {key: str(value) for key, value in numbers.items()}, "groups": groups}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(facts)))
+    return path

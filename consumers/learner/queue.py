@@ -1,0 +1,122 @@
+"""The groups that wait to be trained, in order, and what is finished of the input. Pure: no time of its own, no I/O.
+
+Order: groups of an abandoned future first, by the step that trained them there (so that the same batches come again); then
+oldest policy version, broker time, place in the log. A group that would be too stale at the step that is to train it is
+dropped.
+
+Positions: per partition the low watermark (the first offset that is not finished) and the finished offsets beyond it. Read
+from the low watermarks and skip what is finished, and every unfinished group is there again and no finished one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from consumers.learner.plan import oldest_version, trainable
+from gagar.records import DropReason, GroupAdvantages, LogRef
+from gagar.stream.handlers import Delivery
+
+
+class Waiting(NamedTuple):
+    """One group that has been read and is not finished."""
+
+    ref: LogRef
+    at: float
+    group: GroupAdvantages
+
+
+class Dropped(NamedTuple):
+    """One group that will not be trained."""
+
+    waiting: Waiting
+    reason: DropReason
+
+
+class Progress:
+    """What is finished of the input, by partition."""
+
+    def __init__(self, positions: Mapping[int, int], finished: Mapping[int, Sequence[int]]) -> None:
+        self._next = dict(positions)
+        self._open: dict[int, set[int]] = {}
+        self._finished = {partition: set(offsets) for partition, offsets in finished.items()}
+
+    def is_finished(self, ref: LogRef) -> bool:
+        return ref.offset in self._finished.get(ref.partition, ())
+
+    def read(self, ref: LogRef) -> None:
+        """The record at `ref` has been read; it is unfinished unless it was finished already."""
+        self._next[ref.partition] = max(self._next.get(ref.partition, 0), ref.offset + 1)
+        if not self.is_finished(ref):
+            self._open.setdefault(ref.partition, set()).add(ref.offset)
+
+    def finish(self, ref: LogRef) -> None:
+        self._open[ref.partition].discard(ref.offset)
+        self._finished.setdefault(ref.partition, set()).add(ref.offset)
+
+    def positions(self) -> dict[int, int]:
+        """The low watermarks."""
+        return {partition: min(self._open.get(partition) or {after}) for partition, after in self._next.items()}
+
+    def finished(self) -> dict[int, list[int]]:
+        """Finished offsets from the low watermarks on; those below are forgotten."""
+        low = self.positions()
+        for partition, offsets in self._finished.items():
+            self._finished[partition] = {offset for offset in offsets if offset >= low.get(partition, 0)}
+        return {partition: sorted(offsets) for partition, offsets in self._finished.items() if offsets}
+
+
+class GroupQueue:
+    """Waiting groups. `replay`: group_id -> step, of the abandoned future."""
+
+    def __init__(self, progress: Progress, replay: Mapping[str, int] | None = None) -> None:
+        self.progress = progress
+        self._replay = dict(replay or {})
+        self._missing = set(self._replay)
+        self._waiting: list[Waiting] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, deliveries: Sequence[Delivery[Any]]) -> None:
+        """Takes what was read; what is finished already is passed over."""
+        for delivery in deliveries:
+            self.progress.read(delivery.ref)
+            self._missing.discard(delivery.record.group_id)
+            if not self.progress.is_finished(delivery.ref):
+                self._waiting.append(Waiting(delivery.ref, delivery.at, delivery.record))
+        if deliveries:
+            self._waiting.sort(key=self._order)
+
+    @property
+    def num_missing(self) -> int:
+        """Groups of the abandoned future that have not been read again yet."""
+        return len(self._missing)
+
+    def drop_hopeless(self, version: int, max_staleness: int) -> list[Dropped]:
+        """Takes out what no step from `version` on can train."""
+        dropped = []
+        for waiting in self._waiting:
+            if not trainable(waiting.group):
+                dropped.append(Dropped(waiting, "untrainable"))
+            elif version - oldest_version(waiting.group) > max_staleness:
+                dropped.append(Dropped(waiting, "stale"))
+        gone = {drop.waiting.ref for drop in dropped}
+        self._waiting = [waiting for waiting in self._waiting if waiting.ref not in gone]
+        return dropped
+
+    def take(self, version: int, max_staleness: int) -> Waiting | Dropped | None:
+        """The next group for a step that trains from `version`, or one that is too stale for it; none if none waits."""
+        if not self._waiting:
+            return None
+        waiting = self._waiting.pop(0)
+        is_stale = version - oldest_version(waiting.group) > max_staleness
+        return Dropped(waiting, "stale") if is_stale else waiting
+
+    def take_all(self) -> list[Waiting]:
+        """Everything that waits."""
+        everything, self._waiting = self._waiting, []
+        return everything
+
+    def _order(self, waiting: Waiting) -> tuple[float, int, float, int, int]:
+        group = waiting.group
+        step = self._replay.get(group.group_id, float("inf"))
+        return step, oldest_version(group), waiting.at, waiting.ref.partition, waiting.ref.offset

@@ -1,0 +1,299 @@
+"""One rank of the learner: set-up, and the rounds that all ranks make together.
+
+A round: rank 0's directive, broadcast; reads begun and let go; a step, or a wait; the ranks' reports. Torch computes on the
+main thread, the log is read on an event loop in the background. On SIGTERM the round in progress ends, a checkpoint is
+written, and the process exits; if that takes too long it exits anyway, since a restart loses nothing.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from consumers.learner.client import JournalClient
+from consumers.learner.coordinator import Coordinator, Limits
+from consumers.learner.facts import RunIdentity, continued, replay_steps
+from consumers.learner.loading import TokenLoader
+from consumers.learner.plan import Directive, LoadReport
+from consumers.learner.publishing import Places, Publisher, new_run_id
+from consumers.learner.queue import GroupQueue, Progress
+from consumers.learner.stage import Config
+from gagar.config import Run
+from gagar.errors import ConfigError, GagarError
+from gagar.loss import ppo_clip
+from gagar.packing import pack
+from gagar.records import PolicyVersion
+from gagar.stream.handlers import References, Settings
+from gagar.stream.journal import Journal
+from gagar.training.background import Background
+from gagar.training.batch import collate
+from gagar.training.checkpoint import CheckpointState, check_fits, read_latest
+from gagar.training.deepspeed import Optimization, StepResult, Trainer, close_ranks, open_ranks
+from gagar.training.model import describe, load_model
+from gagar.training.ranks import Ranks
+from topology import topics
+
+logger = logging.getLogger(__name__)
+LOAD_WAIT_S = 0.2
+"""A round's wait for reads that are under way."""
+STOP_S = 12.0
+"""From SIGTERM to an exit by force."""
+
+
+class Resumed(msgspec.Struct, frozen=True, kw_only=True):
+    """What rank 0 found to start from."""
+
+    state: CheckpointState
+    directory: str = ""
+    """Of the checkpoint; empty: the initial policy."""
+
+
+class Rank:
+    """The rounds of one rank. `coordinator` is there on rank 0 only."""
+
+    def __init__(
+        self,
+        config: Config,
+        ranks: Ranks,
+        trainer: Trainer,
+        loader: TokenLoader,
+        places: Places,
+        coordinator: Coordinator | None,
+    ) -> None:
+        self._config = config
+        self._ranks = ranks
+        self._trainer = trainer
+        self._loader = loader
+        self._places = places
+        self._coordinator = coordinator
+
+    def run(self) -> None:
+        """Round after round until rank 0 says stop."""
+        state = self._trainer.gather_state()
+        if self._coordinator:
+            self._coordinator.start(state)
+        while self.round():
+            pass
+
+    def round(self) -> bool:
+        """One round; false if it was the last."""
+        directive = self._ranks.broadcast(self._next, Directive)
+        self._loader.start(directive.load)
+        if directive.kind == "train":
+            self._train(directive)
+        elif directive.checkpoint:
+            self._checkpoint(directive.checkpoint)
+        self._loader.forget(directive.forget)
+        if directive.kind == "stop":
+            return False
+        if directive.kind == "wait":
+            self._loader.wait(LOAD_WAIT_S)
+        reports = self._ranks.gather(self._loader.report(), LoadReport)
+        if self._coordinator:
+            self._coordinator.observe(reports)
+        return True
+
+    def _next(self) -> Directive:
+        assert self._coordinator is not None
+        return self._coordinator.next_directive()
+
+    def _train(self, directive: Directive) -> None:
+        started = time.monotonic()
+        result = self._step(directive)
+        state = self._trainer.gather_state() if result.is_applied else {}
+        if self._coordinator:
+            self._coordinator.finish_step(result, state, time.monotonic() - started)
+        self._loader.forget(directive.train)
+        if directive.checkpoint and result.is_applied:
+            self._checkpoint(directive.checkpoint)
+
+    def _step(self, directive: Directive) -> StepResult:
+        groups, samples = self._loader.take(directive.train)
+        members = [member for group in groups for member in group.members]
+        owned = [[i for i, member in enumerate(members) if member.rank == rank] for rank in range(self._ranks.world_size)]
+        plan = pack(owned, [member.length for member in members], self._config.token_budget)[self._ranks.rank]
+        place = {index: number for number, index in enumerate(owned[self._ranks.rank])}
+        batches = [collate([samples[place[index]] for index in batch]) for batch in plan]
+        return self._trainer.step(batches, sum(group.num_sampled for group in groups), directive.step)
+
+    def _checkpoint(self, name: str) -> None:
+        self._trainer.save(self._places.checkpoints / name)
+        self._ranks.barrier()
+        if self._coordinator:
+            self._coordinator.finish_checkpoint(name)
+
+
+class Stop:
+    """SIGTERM and SIGINT, and the exit by force behind them."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def install(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._event.is_set():
+            self._event.set()
+            timer = threading.Timer(STOP_S, os._exit, (0,))
+            timer.daemon = True
+            timer.start()
+
+
+def run_rank(settings: Settings[Config]) -> None:
+    """This process's rank from set-up to its end. Raises ConfigError before anything is written or connected to."""
+    from gagar.cli.serve import open_journal, open_references
+    from topology.stages import LEARNER
+
+    is_first = os.environ.get("RANK", "0") == "0"
+    stop = Stop()
+    stop.install()
+    journal = open_journal(LEARNER, settings.run) if is_first else None
+    references = journal.references if journal else open_references(settings.run)
+    train(settings, journal, references, stop)
+    close_ranks()
+
+
+def train(settings: Settings[Config], journal: Journal | None, references: References, stop: Stop) -> None:
+    """The rank over its ports; `journal` on rank 0 only, other ranks open `references` themselves."""
+    config, run = settings.config, settings.run
+    world_size = os.environ.get("WORLD_SIZE", "1")
+    if world_size != str(config.num_ranks):
+        raise ConfigError(f"learner.num_ranks: expected as many as were started, {world_size}, got {config.num_ranks}")
+    _set_threads(config.num_threads)
+    places = Places.of(run)
+    model = load_model(places.policy, config.dtype)
+    mine = CheckpointState(
+        run_id="",
+        step=0,
+        model=describe(model),
+        num_ranks=config.num_ranks,
+        zero_stage=config.zero_stage,
+        dtype=config.dtype,
+    )
+    _find(places, mine)
+    ranks = open_ranks(config.collective_timeout_s)
+    background = Background(f"learner log {ranks.rank}")
+    try:
+        client = JournalClient(journal, background) if journal else None
+        _open(client, references, background)
+        resumed = ranks.broadcast(lambda: _find(places, mine), Resumed)
+        trainer = Trainer(model, optimization(config, run), ppo_clip(config.clip_low, config.clip_high), ranks)
+        if resumed.directory:
+            trainer.load(places.checkpoints / resumed.directory)
+        vocab_size: Any = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+        loader = TokenLoader(references, background, ranks.rank, vocab_size)
+        coordinator = _coordinator(settings, client, resumed.state, places, model, stop) if client else None
+        Rank(config, ranks, trainer, loader, places, coordinator).run()
+        _close(client, references, background)
+        trainer.close()
+    finally:
+        background.close()
+
+
+def optimization(config: Config, run: Run) -> Optimization:
+    """The trainer's part of the run file."""
+    return Optimization(
+        learning_rate=config.learning_rate,
+        warmup_steps=config.warmup_steps,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        gradient_clip=config.gradient_clip,
+        zero_stage=config.zero_stage,
+        dtype=config.dtype,
+        temperature=run.training.temperature,
+    )
+
+
+def _set_threads(num_threads: int) -> None:
+    import torch
+
+    if num_threads:
+        torch.set_num_threads(num_threads)
+
+
+def _find(places: Places, mine: CheckpointState) -> Resumed:
+    """The newest checkpoint, if it fits, or the start."""
+    found = read_latest(places.checkpoints)
+    if found is None:
+        return Resumed(state=mine)
+    directory, state = found
+    check_fits(directory, state, mine)
+    return Resumed(state=msgspec.structs.replace(state, num_ranks=mine.num_ranks), directory=directory.name)
+
+
+def _open(client: JournalClient | None, references: References, background: Background) -> None:
+    if client:
+        client.open()
+    else:
+        background.call(references.open(), timeout_s=60.0, what="references")  # type: ignore[attr-defined]
+
+
+def _close(client: JournalClient | None, references: References, background: Background) -> None:
+    if client:
+        client.close()
+    else:
+        background.call(references.close(), timeout_s=5.0, what="references")  # type: ignore[attr-defined]
+
+
+def _coordinator(
+    settings: Settings[Config], client: JournalClient, base: CheckpointState, places: Places, model: Any, stop: Stop
+) -> Coordinator:
+    """Rank 0's part, with the journal set to where `base` left it."""
+    config, run = settings.config, settings.run
+    identity = _identify(client, base)
+    replay = replay_steps(client.read_table(topics.OUTCOMES), base.step) if identity.lineage else {}
+    client.seek(base.positions)
+    limits = Limits(
+        training=run.training,
+        num_ranks=config.num_ranks,
+        prefetch_bytes=config.prefetch_bytes,
+        checkpoint_every=config.checkpoint_every,
+        keep_checkpoints=config.keep_checkpoints,
+        max_non_finite=config.max_non_finite,
+    )
+    queue = GroupQueue(Progress(base.positions, base.finished), replay)
+    publisher = Publisher(places, model, identity, config.keep_policies)
+    return Coordinator(limits, base, identity, queue, client, places, publisher, stop.is_set)
+
+
+def _identify(client: JournalClient, base: CheckpointState) -> RunIdentity:
+    """A new run: of the checkpoint's lineage, or of the newest run that left none."""
+    run_id = new_run_id()
+    if base.run_id:
+        return continued(run_id, base.lineage, base.run_id, base.step)
+    versions: list[PolicyVersion] = client.read_table(topics.POLICY_VERSIONS)
+    if not versions:
+        return RunIdentity(run_id=run_id)
+    newest = versions[-1]
+    logger.warning("no checkpoint: starting over from the initial policy abandoned_run=%s", newest.run_id)
+    surviving = [entry for entry in newest.lineage if entry.last_step == 0]
+    return continued(run_id, surviving, newest.run_id, 0)
+
+
+def main() -> None:
+    """A rank started by `consumers.learner.stage`: its settings come on standard input."""
+    import sys
+
+    from gagar.training.launch import receive_payload
+
+    settings = msgspec.json.decode(receive_payload(), type=Settings[Config])
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    try:
+        run_rank(settings)
+    except GagarError as error:
+        logger.error("learner rank ended error=%s", error)
+        raise SystemExit(2 if isinstance(error, ConfigError) else 1) from error
+
+
+if __name__ == "__main__":
+    main()

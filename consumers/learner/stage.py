@@ -1,0 +1,95 @@
+"""Learner: redistributed advantages in; optimizer steps, outcomes and policy versions out.
+
+Input      advantages         GroupAdvantages, read from the positions of the checkpoint
+Reference  trajectory-tokens  the token arrays; each rank reads its own
+Output     outcomes           how each group ended: trained at a step, or dropped and why
+           policy-versions    one for each step, in the same transaction as the step's outcomes
+State      checkpoints: engine state, positions, finished groups, run and lineage
+
+A learner that restarts goes back to its newest checkpoint under a new run id; what it did after that is superseded and done
+again. A batch whose loss or gradient is not finite makes no step and no version: its groups end as dropped/non_finite, the
+next batch takes its step number, and a file keeps the evidence.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from gagar.config import require
+from gagar.stream.handlers import Settings
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[learner] in the run file."""
+
+    num_ranks: int = 1
+    """Processes that share each step; on one machine, unless torchrun has started them."""
+    num_threads: int = 0
+    """Threads of each rank's computations; 0: as many as torch takes."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of weights and computation; bfloat16 keeps float32 copies and needs zero_stage >= 1."""
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    """What ZeRO divides among the ranks: nothing, optimizer state, gradients too, weights too."""
+    learning_rate: float = 2e-4
+    warmup_steps: int = 3
+    """Steps of linear warm-up; constant after it."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW."""
+    weight_decay: float = 0.0
+    gradient_clip: float = 1.0
+    """Bound of the global gradient norm; 0: none."""
+    clip_low: float = 0.2
+    """The importance ratio counts down to 1 - clip_low ..."""
+    clip_high: float = 0.2
+    """... and up to 1 + clip_high."""
+    token_budget: int = 4096
+    """Tokens of a micro-batch, padding included; a longer trajectory has one to itself."""
+    prefetch_bytes: int = 256 << 20
+    """Bound of token arrays that a rank holds beyond those of the next step."""
+    checkpoint_every: int = 10
+    """Steps between checkpoints; a restart does at most so many again."""
+    keep_checkpoints: int = 2
+    keep_policies: int = 4
+    """Policy directories that stay."""
+    max_non_finite: int = 5
+    """Batches in a row without a finite loss and gradient after which the learner gives up."""
+    collective_timeout_s: float = 600.0
+    """The longest that ranks wait for each other."""
+
+    def __post_init__(self) -> None:
+        require(1 <= self.num_ranks <= 1024, "learner.num_ranks", "1 to 1024", self.num_ranks)
+        require(0 <= self.num_threads <= 1024, "learner.num_threads", "0 to 1024", self.num_threads)
+        is_mixed = self.dtype == "float32" or self.zero_stage > 0
+        require(is_mixed, "learner.zero_stage", "1, 2 or 3 with dtype bfloat16", self.zero_stage)
+        require(0 < self.learning_rate <= 1, "learner.learning_rate", "more than 0, at most 1", self.learning_rate)
+        require(self.warmup_steps >= 0, "learner.warmup_steps", "0 or more", self.warmup_steps)
+        require(all(0 <= beta < 1 for beta in self.betas), "learner.betas", "two numbers from 0 up to below 1", self.betas)
+        require(self.weight_decay >= 0, "learner.weight_decay", "0 or more", self.weight_decay)
+        require(self.gradient_clip >= 0, "learner.gradient_clip", "0 or more", self.gradient_clip)
+        require(0 < self.clip_low < 1, "learner.clip_low", "between 0 and 1", self.clip_low)
+        require(self.clip_high > 0, "learner.clip_high", "more than 0", self.clip_high)
+        require(self.token_budget >= 1, "learner.token_budget", "1 or more", self.token_budget)
+        require(self.prefetch_bytes >= 0, "learner.prefetch_bytes", "0 or more", self.prefetch_bytes)
+        require(self.checkpoint_every >= 1, "learner.checkpoint_every", "1 or more", self.checkpoint_every)
+        require(self.keep_checkpoints >= 1, "learner.keep_checkpoints", "1 or more", self.keep_checkpoints)
+        require(self.keep_policies >= 2, "learner.keep_policies", "2 or more", self.keep_policies)
+        require(self.max_non_finite >= 1, "learner.max_non_finite", "1 or more", self.max_non_finite)
+        require(self.collective_timeout_s > 0, "learner.collective_timeout_s", "more than 0", self.collective_timeout_s)
+
+
+def main(settings: Settings[Config]) -> None:
+    """Trains until SIGTERM. With several ranks this process only starts them and stands by; a rank that fails ends all."""
+    import os
+    import sys
+
+    if settings.config.num_ranks == 1 or "RANK" in os.environ:
+        from consumers.learner.rank import run_rank
+
+        run_rank(settings)
+        return
+    from gagar.training.launch import launch
+
+    command = [sys.executable, "-m", "consumers.learner.rank"]
+    code = launch(command, msgspec.json.encode(settings), settings.config.num_ranks)
+    if code:
+        raise SystemExit(code)
