@@ -1,10 +1,12 @@
 """Builders of records for tests: every field has a value that does not matter, name those that do."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TasksTable, TrainingTable
 from gagar.records import (
     Group,
     LogRef,
@@ -83,3 +85,16 @@ def make_outcome(group_id: str = "t-000000", kind: Any = "trained", **fields: An
 
 def make_version(step: int = 0, run_id: str = "a", **fields: Any) -> PolicyVersion:
     return PolicyVersion(run_id=run_id, **{"version": step, "step": step, "location": "", "checksum": "", **fields})
+
+
+def make_run(directory: Path) -> Run:
+    """A run whose files lie in `directory`."""
+    return Run(
+        run=RunTable(name="try", dir=str(directory)),
+        kafka=KafkaTable(),
+        policy=PolicyTable(path="p"),
+        tasks=TasksTable(train="a", heldout="b"),
+        training=TrainingTable(),
+        stages={"grader": {"kind": "rules"}},
+        root=str(directory),
+    )

@@ -41,7 +41,7 @@ class LineDisplay:
         self._console = console
 
     def show(self, screen: Screen) -> None:
-        self._console.print(plain_line(screen), markup=False)
+        self._console.print(plain_line(screen), markup=False, soft_wrap=True)
         self._console.file.flush()
 
 

@@ -81,7 +81,7 @@ class Watch:
         memory: Callable[[], int],
         *,
         clock: Callable[[], float] = time.monotonic,
-        stall_s: float = STALL_S,
+        stall_s: float | None = None,
     ) -> None:
         from gagar.cli.view import Rates
 
@@ -94,7 +94,7 @@ class Watch:
         self._lags_of = lags
         self._memory_of = memory
         self._clock = clock
-        self._stall_s = stall_s
+        self._stall_s = STALL_S if stall_s is None else stall_s
         self._rates = Rates()
         self._lags: Mapping[str, int] = {}
         self._num_seen = 0
