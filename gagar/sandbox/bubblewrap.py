@@ -19,6 +19,7 @@ from gagar.errors import UnavailableError
 from gagar.patches import check_path
 from gagar.sandbox.inside.frames import HEADER
 from gagar.sandbox.jail import find_bubblewraps
+from gagar.sandbox.limits import Limits
 from gagar.sandbox.protocol import CommandResult, TestRun, Tree, Workspace, WorkspaceError
 from gagar.sandbox.report import Expected, read_report
 from gagar.sandbox.warm_server import WarmServer
@@ -34,23 +35,6 @@ WAY_OUT = (
     "kernel.apparmor_restrict_unprivileged_userns=0); start a Docker container with --cap-add SYS_ADMIN "
     "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
 )
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one workspace may use."""
-
-    memory_bytes: int = 2 << 30
-    """Address space of each process, and resident memory of all together."""
-    processes: int = 128
-    file_bytes: int = 64 << 20
-    open_files: int = 256
-    disk_bytes: int = 128 << 20
-    """Of the tree, of /tmp and of /dev/shm, each; it is memory."""
-    disk_files: int = 20_000
-    output_bytes: int = 64 << 10
-    tree_bytes: int = 8 << 20
-    """That `read_tree` takes out."""
-    tree_files: int = 2_000
 
 
 class BubblewrapSandbox:

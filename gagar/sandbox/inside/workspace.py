@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gagar.needless import count_needless
 from gagar.sandbox.inside import frames, linux
-from gagar.sandbox.inside.processes import Limits, run_bash, run_child
+from gagar.sandbox.inside.processes import REPORT, Limits, run_bash, run_child
 
 ROOT = "/workspace"
 MEMORY_MOUNTS = (ROOT, "/tmp", "/dev/shm")
@@ -127,10 +128,8 @@ class Workspace:
         }
 
     def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
-        from gagar.needless import count_needless
-
         def measure() -> None:
-            os.write(3, str(count_needless(request["base"], request["result"])).encode())
+            os.write(REPORT, str(count_needless(request["base"], request["result"])).encode())
 
         ended = run_child(measure, request["timeout_s"], self.limits, has_report=True)
         return {"num_needless": int(ended.report) if ended.report.isdigit() else 0}

@@ -1,0 +1,190 @@
+"""Verifier: trajectories in, what the tests say of them out.
+
+Input   trajectories  one Trajectory
+Output  verdicts      one Verdict, same key
+State   none
+
+The tree that is tested is the task's base with the patch applied and the protected tests laid over it, in a sandbox of
+its own. An attempt that ended on account of the infrastructure is `invalid` without a test; a patch that does not apply,
+and none, is `failed`.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gagar.config import require
+from gagar.errors import BadRecordError
+from gagar.measures import changed_files, measure_patch, patch_digest
+from gagar.patches import apply_patch, make_patch
+from gagar.records import PatchMeasures, Record, Trajectory, Verdict, VerdictStatus
+from gagar.sandbox.choose import SandboxKind, make_sandbox
+from gagar.sandbox.limits import Limits
+from gagar.sandbox.protocol import Sandbox, TestRun
+from gagar.stream.handlers import Delivery, References, Settings
+from gagar.tasks.task import Task, load_tasks
+
+MAX_REASON_CHARS = 300
+INLINE_CHARS = 64 << 10
+"""Patches up to this are applied and compared on the event loop; that takes a millisecond or two."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[verifier] in the run file."""
+
+    sandbox: SandboxKind = "bubblewrap"
+    concurrency: int = 2
+    """Workspaces at a time; about the number of cores."""
+    test_timeout_s: float = 60.0
+    """Of all tests of an attempt."""
+    limits: Limits = Limits()
+    """What one workspace may use."""
+
+    def __post_init__(self) -> None:
+        require(1 <= self.concurrency <= 1024, "verifier.concurrency", "1 to 1024", self.concurrency)
+        require(self.test_timeout_s > 0, "verifier.test_timeout_s", "more than 0", self.test_timeout_s)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What a patch makes of a task's tree."""
+
+    result: dict[str, str]
+    measures: PatchMeasures
+    digest: str
+
+
+class VerifyTrajectories:
+    """The stage's Effect around a Sandbox."""
+
+    def __init__(self, settings: Settings[Config], sandbox: Sandbox) -> None:
+        self._run = settings.run
+        self._timeout_s = settings.config.test_timeout_s
+        self._sandbox = sandbox
+        self._tasks: dict[str, Task] = {}
+
+    async def open(self, references: References) -> None:
+        for path in (self._run.tasks.train, self._run.tasks.heldout):
+            self._tasks |= {task.task_id: task for task in load_tasks(self._run.resolve(path))}
+        await self._sandbox.open()
+
+    def observe(self, record: Record) -> None:
+        """The stage has no tables."""
+
+    async def handle(self, delivery: Delivery[Trajectory]) -> Sequence[Verdict]:
+        trajectory = delivery.record
+        task = self._tasks.get(trajectory.task_id)
+        if task is None:
+            raise BadRecordError(f"trajectory {delivery.ref}: expected a task of [tasks], got {trajectory.task_id!r}")
+        verdict = _untested(delivery, len(task.expected_tests))
+        if trajectory.infrastructure:
+            return [_decided(verdict, "invalid", trajectory.failure or "the infrastructure failed")]
+        if not trajectory.patch:
+            return [_decided(verdict, "failed", f"empty patch of an attempt that was {trajectory.status}")]
+        try:
+            change = await _measured_change(task, trajectory.patch)
+            return [await self._test(verdict, task, change)]
+        except BadRecordError as error:  # of the patch or of the workspace: the attempt's own doing
+            return [_decided(verdict, "failed", str(error))]
+
+    async def _test(self, verdict: Verdict, task: Task, change: Change) -> Verdict:
+        conftests = [path for path in task.tests if path.rpartition("/")[2] == "conftest.py"]
+        paths = changed_files(task.tree, change.result)
+        before = {path: task.tree[path] for path in paths if path in task.tree}
+        after = {path: change.result[path] for path in paths if path in change.result}
+        async with self._sandbox.workspace(lay_over(change.result, task.tests)) as workspace:
+            started = time.monotonic()
+            run = await workspace.run_tests(task.expected_tests, self._timeout_s, conftests)
+            num_needless = await workspace.count_needless(before, after)
+            duration_s = time.monotonic() - started
+        status, reason = judge(task.expected_tests, run)
+        return msgspec.structs.replace(
+            _decided(verdict, status, reason),
+            num_tests_passed=len(set(run.passed)),
+            measures=msgspec.structs.replace(change.measures, num_needless_statements=num_needless),
+            patch_digest=change.digest,
+            duration_s=duration_s,
+        )
+
+    async def close(self) -> None:
+        await self._sandbox.close()
+
+
+def judge(expected: Sequence[str], run: TestRun) -> tuple[VerdictStatus, str]:
+    """Passed only if the report is complete, nothing raised an alarm and every expected test is in it, once, and passed."""
+    missing = [name for name in expected if name not in set(run.passed)]
+    if run.alarms:
+        return "failed", f"alarm: {run.alarms[0]}"
+    if run.is_timeout:
+        return "failed", "time-out of the tests"
+    if not run.is_complete:
+        return "failed", "the test report has no end"
+    if missing or run.failed:
+        names = missing or list(run.failed)
+        return "failed", f"{len(names)} of {len(expected)} tests did not pass, first {names[0]}"
+    return "passed", ""
+
+
+def lay_over(tree: Mapping[str, str], protected: Mapping[str, str]) -> dict[str, str]:
+    """The tree with the protected files in their places; what stands in their way (a file where a folder must be, or the
+    reverse) is left out."""
+    folders = {path[:cut] for path in protected for cut in range(len(path)) if path[cut] == "/"}
+    kept = {
+        path: text
+        for path, text in tree.items()
+        if path not in folders and not any(path.startswith(f"{other}/") for other in protected)
+    }
+    return kept | dict(protected)
+
+
+async def _measured_change(task: Task, patch: str) -> Change:
+    if len(patch) <= INLINE_CHARS:
+        return _change(task, patch)
+    return await asyncio.to_thread(_change, task, patch)
+
+
+def _change(task: Task, patch: str) -> Change:
+    result = apply_patch(task.tree, patch)
+    return Change(
+        result=result,
+        measures=measure_patch(task.tree, result, task.scope),
+        digest=patch_digest(make_patch(task.tree, result)),
+    )
+
+
+def _untested(delivery: Delivery[Trajectory], num_tests: int) -> Verdict:
+    """A verdict with all that it takes over from the trajectory."""
+    trajectory = delivery.record
+    return Verdict(
+        group_id=trajectory.group_id,
+        sample_index=trajectory.sample_index,
+        task_id=trajectory.task_id,
+        purpose=trajectory.purpose,
+        request=trajectory.request,
+        trajectory=delivery.ref,
+        tokens=trajectory.tokens,
+        status="failed",
+        num_tests_expected=num_tests,
+        trajectory_status=trajectory.status,
+        num_turns=trajectory.num_turns,
+        num_prompt_tokens=trajectory.num_prompt_tokens,
+        num_sampled_tokens=trajectory.num_sampled_tokens,
+        policy_version_min=trajectory.policy_version_min,
+        policy_version_max=trajectory.policy_version_max,
+    )
+
+
+def _decided(verdict: Verdict, status: VerdictStatus, reason: str) -> Verdict:
+    first_line = reason.partition("\n")[0][:MAX_REASON_CHARS]
+    return msgspec.structs.replace(verdict, status=status, reason=first_line)
+
+
+def main(settings: Settings[Config]) -> None:
+    """Runs the stage until it is told to stop."""
+    from gagar.cli.serve import serve
+    from topology.stages import VERIFIER
+
+    config = settings.config
+    sandbox = make_sandbox(config.sandbox, concurrency=config.concurrency, limits=config.limits)
+    serve(VERIFIER, settings, VerifyTrajectories(settings, sandbox))

@@ -1,0 +1,54 @@
+"""Measures of a patch: the facts by which the `rules` grader orders and reports count.
+
+In: the tree before and after, the task's scope, and the needless statements that a sandbox has counted (`gagar.needless`:
+parsing what a candidate wrote is not for this process). Out: a PatchMeasures. Pure.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+from gagar.patches import Tree, make_patch
+from gagar.records import PatchMeasures
+
+
+def changed_files(base: Tree, result: Tree) -> list[str]:
+    """Paths that were changed, made or removed, in order."""
+    return sorted(path for path in base.keys() | result.keys() if base.get(path) != result.get(path))
+
+
+def is_in_scope(path: str, scope: Sequence[str]) -> bool:
+    """Whether `scope` names the file or a folder above it; an empty scope names all."""
+    return not scope or any(path == name or path.startswith(f"{name.rstrip('/')}/") for name in scope)
+
+
+def measure_patch(base: Tree, result: Tree, scope: Sequence[str], num_needless: int = 0) -> PatchMeasures:
+    """Counts of the lines and files that differ; `num_needless` is passed through."""
+    files = changed_files(base, result)
+    added, removed = _count_lines(make_patch(base, result))
+    return PatchMeasures(
+        num_added_lines=added,
+        num_removed_lines=removed,
+        num_files=len(files),
+        num_files_out_of_scope=sum(not is_in_scope(path, scope) for path in files),
+        num_needless_statements=num_needless,
+    )
+
+
+def _count_lines(patch: str) -> tuple[int, int]:
+    """Added and removed lines of a patch that `make_patch` made."""
+    added = removed = 0
+    is_in_hunk = False
+    for line in patch.split("\n"):
+        if line.startswith("diff --git "):
+            is_in_hunk = False
+        elif line.startswith("@@ "):
+            is_in_hunk = True
+        elif is_in_hunk:
+            added += line.startswith("+")
+            removed += line.startswith("-")
+    return added, removed
+
+
+def patch_digest(patch: str) -> str:
+    """sha256 of a patch, hexadecimal; that of `make_patch(base, result)` is the same for all ways to write one change."""
+    return hashlib.sha256(patch.encode("utf-8", "surrogatepass")).hexdigest()
