@@ -146,13 +146,14 @@ class Demo:
     async def _conclude(self, ending: Ending, watch: Watch) -> int:
         """Audit, report, table, last line."""
         from gagar.cli.audit import run_audit
+        from gagar.cli.report import audit_text
 
         history = await read_history(scan_of(self._run, self._servers))
         report = await run_audit(self._run, is_in_flight_allowed=ending != "planned")
         summary = summarize(
             history.snapshot,
             self._run.run.name,
-            "clean" if report.is_clean else "; ".join(report.findings),
+            audit_text(report.findings),
             seconds=watch.elapsed_s(),
         )
         summary = msgspec.structs.replace(summary, peak_memory_bytes=watch.peak_memory_bytes)

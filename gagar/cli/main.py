@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("gagar.cli.audit:audit", "Prove from the topics that no group is lost and that advantages keep their sum."),
     "broker": ("gagar.cli.broker:broker", "Start, stop or look at the local Kafka broker."),
     "demo": ("gagar.cli.demo:demo", "Train the nano policy on this machine and watch it learn."),
+    "report": ("gagar.cli.report:report", "Write the report of a run from its topics."),
     "run": ("gagar.cli.run:run", "Run one process of one stage."),
     "sft": ("gagar.cli.sft:sft", "Make a first policy from demonstrations."),
     "topics": ("gagar.cli.topics:topics", "Plan, apply or check the topics; draw the pipeline."),

@@ -152,7 +152,7 @@ async def test_a_planned_end_is_audited_reported_and_summed_up(
     assert (line["audit"], line["steps"], line["pass_rate_first"], line["pass_rate_last"]) == ("clean", 5, 0.25, 0.75)
     assert (line["groups_requested"], line["groups_evaluated"], line["groups_dropped"]) == (3, 2, {"all_failed": 1})
     assert line["report"] == str(tmp_path / "runs" / "try" / "report.html")
-    assert os.path.exists(line["report"])
+    assert await asyncio.to_thread(os.path.exists, line["report"])
     assert "held-out tasks, step 5" in shown
     (made,) = supervisor.made
     assert (made.calls, made.argv_tail, made.directory) == (["start", "stop"], ("--run", "x"), tmp_path / "runs" / "try")
