@@ -5,6 +5,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
+Finish = Literal["stop", "length", "deadline"]
+"""stop: an end token was sampled. length: the bound of new tokens or the model's context was met. deadline: time was up."""
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How to sample. top_p and top_k are left at "everything", so that the learner's distribution is the same."""
@@ -12,6 +15,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 1.0
     max_new_tokens: int = 1024
     seed: int = 0
+    deadline: float = 0.0
+    """Unix seconds; what was sampled by then is answered, with the finish `deadline`. 0: none."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +27,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """Of the distribution really sampled from (after temperature)."""
     policy_versions: list[int]
     """Version whose weights sampled each token."""
-    finish: Literal["stop", "length"]
+    finish: Finish
 
 
 class Engine(Protocol):
@@ -44,6 +49,9 @@ class Engine(Protocol):
 
     def render(self, messages: list[dict[str, str]]) -> list[int]:
         """Token ids of a chat up to where the assistant speaks, by the model's chat template."""
+
+    def render_turn(self, content: str) -> list[int]:
+        """Token ids between the end token of a completion and the next completion, with a user message `content` in between."""
 
     def decode(self, token_ids: list[int]) -> str:
         """Text of sampled ids, special tokens left out."""
