@@ -76,7 +76,7 @@ def _mispartitioned(stages: Sequence[Stage]) -> Iterable[str]:
         if stage.kind == "source" and stage.inputs:
             yield f"stage {stage.name}: expected a source without inputs, got {stage.inputs[0].name}"
         if stage.kind not in ("source", "learner", "reducer") and len(stage.inputs) != 1:
-            yield f"stage {stage.name}: expected one input of a {stage.kind}, got {len(stage.inputs)}"
+            yield f"{stage.kind} stage {stage.name}: expected one input, got {len(stage.inputs)}"
         if stage.holds_groups and not all(grouped):
             yield f"stage {stage.name}: expected inputs keyed by group_id, got {stage.inputs[0].name}"
         for topic in stage.tables:

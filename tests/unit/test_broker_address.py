@@ -1,0 +1,77 @@
+"""Where the broker is, without asking it."""
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gagar.broker.address import STATE_FILE, BrokerState, bootstrap_servers, broker_dir, last_state, running_state
+from gagar.broker.probe import PORTS, free_ports, is_answering, is_free
+from gagar.broker.properties import MAX_MESSAGE_BYTES, SEGMENT_BYTES, server_properties, write_properties
+from gagar.errors import UnavailableError
+from gagar.processes import identity
+from tests.runs import make_run
+from topology.topics import TOPICS
+
+
+def write_state(directory: Path, pid: int, born: str) -> BrokerState:
+    state = BrokerState(address="127.0.0.1:29092", controller_address="127.0.0.1:29093", pid=pid, identity=born)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / STATE_FILE).write_bytes(msgspec.json.encode(state))
+    return state
+
+
+def test_a_cluster_of_the_run_file_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert bootstrap_servers(make_run(tmp_path, "kafka-1:9092,kafka-2:9092")) == "kafka-1:9092,kafka-2:9092"
+
+
+def test_without_a_broker_the_error_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"kafka.bootstrap_servers: expected a running broker .*`gagar broker start`"):
+        bootstrap_servers(make_run(tmp_path))
+
+
+def test_a_running_broker_is_found(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write_state(broker_dir(run), os.getpid(), identity(os.getpid()) or "")
+    assert bootstrap_servers(run) == "127.0.0.1:29092"
+
+
+def test_a_recycled_pid_is_not_taken_for_the_broker(tmp_path: Path) -> None:
+    state = write_state(tmp_path, os.getpid(), "another boot:1")
+    assert last_state(tmp_path) == state
+    assert running_state(tmp_path) is None
+
+
+def test_a_state_file_that_was_cut_short_counts_as_none(tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).write_bytes(b'{"address": "127.')
+    assert last_state(tmp_path) is None
+
+
+def test_ports_that_are_free_are_kept_and_others_are_replaced() -> None:
+    first = free_ports(())
+    assert len(set(first)) == 2
+    assert all(port in PORTS for port in first)
+    assert free_ports((first[0], first[1])) == first
+    with socket.create_server(("127.0.0.1", first[0])):
+        assert not is_free(first[0])
+        assert first[0] not in free_ports((first[0], first[1]))
+
+
+def test_an_open_port_alone_is_no_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert not is_answering(f"127.0.0.1:{server.getsockname()[1]}", timeout_s=0.05)
+    assert not is_answering("127.0.0.1:1", timeout_s=0.05)
+
+
+def test_the_largest_record_fits_into_messages_and_segments() -> None:
+    largest = max(topic.max_record_bytes for topic in TOPICS)
+    assert largest < MAX_MESSAGE_BYTES < SEGMENT_BYTES
+
+
+def test_properties_name_the_listeners_and_escape_backslashes(tmp_path: Path) -> None:
+    properties = server_properties(tmp_path, 20001, 20002)
+    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002"
+    write_properties(tmp_path / "p", {"log.dirs": "a\\b"})
+    assert (tmp_path / "p").read_text() == "log.dirs=a\\\\b\n"

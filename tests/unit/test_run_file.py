@@ -1,0 +1,104 @@
+"""The run file is checked whole before anything starts."""
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gagar.cli.run import find_stage
+from gagar.cli.run_file import DEFAULT_RUN, check_run, open_run, run_arguments, run_options, settings_for
+from gagar.config import Run
+from gagar.errors import ConfigError
+from tests.runs import write_run, write_tasks
+from topology.stages import ADVANTAGE_PUBLISHER, GATHERER, GRADER, SAMPLER
+
+LIGHT = (SAMPLER, GATHERER, GRADER, ADVANTAGE_PUBLISHER)
+
+
+def refused(path: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check_run(open_run(str(path), overrides), LIGHT)
+    return str(caught.value)
+
+
+def test_a_sound_run_passes(tmp_path: Path) -> None:
+    check_run(open_run(str(write_run(tmp_path))), LIGHT)
+
+
+def test_an_unknown_table_is_refused_beside_the_known_ones(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "[verifyer]\nx=1\n")
+    message = refused(path)
+    assert message.startswith("[verifyer]: expected a known table, got verifyer; the tables are run, kafka, policy, ")
+    assert "gatherer" in message
+
+
+def test_a_stage_s_table_is_checked_by_its_own_type(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    assert refused(path, "gatherer.grace_s=-1") == "gatherer.grace_s: expected 0 or more, got -1.0"
+    assert refused(path, "gatherer.grace=1").startswith("gatherer: object contains unknown field `grace`; the keys of")
+    assert refused(path, "gatherer.grace_s='soon'").startswith("gatherer.grace_s: expected `float`, got `str`")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_policy_that_lacks_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    path = write_run(tmp_path)
+    (tmp_path / "policy" / name).unlink()
+    assert refused(path).startswith("policy.path: expected a directory with config.json, ")
+    assert f"without {name};" in refused(path)
+
+
+def test_a_broken_line_of_a_task_file_is_named(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    with (tmp_path / "heldout.jsonl").open("a") as file:
+        file.write("\n{broken\n")
+    assert f"{tmp_path / 'heldout.jsonl'}:2: expected a task as JSON" in refused(path)
+
+
+def test_a_missing_task_file_is_named(tmp_path: Path) -> None:
+    assert "nowhere.jsonl: expected a readable JSON Lines file" in refused(write_run(tmp_path), "tasks.train=nowhere.jsonl")
+
+
+def test_held_out_tasks_must_not_be_trained_on(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    write_tasks(tmp_path / "heldout.jsonl", "b", "a")
+    assert refused(path).startswith("tasks.heldout: expected tasks that are not in tasks.train, got 1 of both, 'a' among them")
+
+
+def test_the_local_broker_has_one_replica_only(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    assert refused(path, "kafka.replication_factor=3").startswith("kafka.replication_factor: expected 1 with the local broker")
+    check_run(open_run(str(path), ("kafka.replication_factor=3", "kafka.bootstrap_servers=k:9092")), LIGHT)
+
+
+def test_settings_hold_the_stage_s_table_and_the_shared_ones(tmp_path: Path) -> None:
+    run = open_run(str(write_run(tmp_path)), ("gatherer.grace_s=2.5",))
+    settings = settings_for(GATHERER, run)
+    assert settings.config.grace_s == 2.5
+    assert settings.run is run
+
+
+def test_the_packaged_run_writes_below_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = open_run(DEFAULT_RUN)
+    assert run.dir == tmp_path / ".gagar"
+    assert run.resolve(run.tasks.train).is_relative_to(Path(__file__).parents[2])
+
+
+def test_a_stage_is_found_by_name_or_the_names_are_told() -> None:
+    assert find_stage("gatherer") is GATHERER
+    with pytest.raises(ConfigError, match="stage: expected one of sampler, rollout-worker, .*, got gather$"):
+        find_stage("gather")
+
+
+@click.command()
+@run_options
+@click.pass_context
+def probe(context: click.Context, run: Run) -> None:
+    click.echo(f"{run.run.seed} {run_arguments(context)}")
+
+
+def test_the_options_reach_the_command_and_are_handed_on(tmp_path: Path) -> None:
+    path = str(write_run(tmp_path))
+    result = CliRunner().invoke(probe, ["--set", "run.seed=7", "--run", path, "--set", "run.dir=x"], catch_exceptions=False)
+    assert result.output.strip() == f"7 {['--run', path, '--set', 'run.seed=7', '--set', 'run.dir=x']}"

@@ -1,0 +1,88 @@
+"""What a topic should be, and how the cluster differs from it."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gagar.stream.spec import Topic
+from gagar.stream.topic_plan import OVERHEAD_BYTES, TopicState, differences, wanted_topics
+from tests.runs import make_run
+from topology.topics import GROUPS, OUTCOMES, POLICY_VERSIONS, TOPICS, TRAJECTORY_TOKENS
+
+
+def wanted(topic: Topic, **kafka: int) -> TopicState:
+    run = make_run(Path("/nowhere"), **kafka)
+    return wanted_topics(run, [topic])[run.topic(topic.name)]
+
+
+def test_grouped_topics_have_the_run_s_partitions_and_others_one() -> None:
+    assert wanted(GROUPS, num_partitions=7).num_partitions == 7
+    assert wanted(POLICY_VERSIONS, num_partitions=7).num_partitions == 1
+
+
+def test_settings_follow_from_how_a_topic_is_kept() -> None:
+    assert wanted(GROUPS).settings["cleanup.policy"] == "delete"
+    assert int(wanted(GROUPS).settings["retention.ms"]) > 0
+    assert wanted(TRAJECTORY_TOKENS).settings["retention.ms"] == "-1"
+    assert int(wanted(TRAJECTORY_TOKENS).settings["retention.bytes"]) > 0
+    assert wanted(OUTCOMES).settings["cleanup.policy"] == "compact"
+
+
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
+def test_every_topic_takes_its_largest_record_uncompressed(topic: Topic) -> None:
+    settings = wanted(topic).settings
+    assert int(settings["max.message.bytes"]) == topic.max_record_bytes + OVERHEAD_BYTES
+    assert settings["compression.type"] == "producer"
+    segment = settings.get("segment.bytes")
+    assert segment is None or int(segment) > int(settings["max.message.bytes"])
+
+
+def test_a_topic_s_own_settings_win() -> None:
+    topic = msgspec.structs.replace(GROUPS, settings={"retention.ms": "1000"})
+    assert wanted(topic).settings["retention.ms"] == "1000"
+
+
+def test_one_replica_may_fail_where_there_are_several() -> None:
+    assert wanted(GROUPS, replication_factor=1).settings["min.insync.replicas"] == "1"
+    assert wanted(GROUPS, replication_factor=3).settings["min.insync.replicas"] == "2"
+
+
+def state(num_partitions: int = 4, replication_factor: int = 1, **settings: str) -> TopicState:
+    return TopicState(num_partitions=num_partitions, replication_factor=replication_factor, settings=settings)
+
+
+def test_a_missing_topic_is_created() -> None:
+    (change,) = differences({"r.groups": state()}, {})
+    assert (change.kind, change.what) == ("create", "topic r.groups: expected 4 partitions, got no such topic")
+
+
+def test_another_number_of_partitions_is_refused_and_named() -> None:
+    (change,) = differences({"x": state(4)}, {"x": state(2)})
+    assert change.kind == "refuse"
+    assert change.what.startswith("topic x: expected 4 partitions, got 2; ")
+
+
+def test_another_replication_factor_is_refused_and_named() -> None:
+    (change,) = differences({"x": state(replication_factor=3)}, {"x": state(replication_factor=1)})
+    assert (change.kind, change.what.partition(";")[0]) == ("refuse", "topic x: expected replication factor 3, got 1")
+
+
+def test_each_setting_that_drifted_is_set_and_others_are_left() -> None:
+    found = state(a="2", c="operator's own")
+    changes = differences({"x": state(a="1", b="1")}, {"x": found})
+    assert [(change.kind, change.settings) for change in changes] == [("set", {"a": "1"}), ("set", {"b": "1"})]
+    assert [change.what for change in changes] == ["topic x: expected a=1, got 2", "topic x: expected b=1, got nothing"]
+
+
+states = st.dictionaries(st.sampled_from("xyz"), st.builds(state, st.integers(1, 3), a=st.sampled_from("12")))
+
+
+@given(wanted=states, found=states)
+def test_what_is_as_wanted_needs_no_change_and_strangers_are_left_alone(
+    wanted: dict[str, TopicState], found: dict[str, TopicState]
+) -> None:
+    assert differences(wanted, {**found, **wanted}) == []
+    assert {change.topic for change in differences(wanted, found)} <= set(wanted)
