@@ -22,3 +22,9 @@ def local_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no local Kafka: {error}")
+
+
+@pytest.fixture(scope="session")
+def kafka_servers(local_kafka: str) -> str:
+    """The same, by the name that tests of the stream use."""
+    return local_kafka

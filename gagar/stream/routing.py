@@ -33,15 +33,21 @@ def to_delivery(raw: RawRecord, topic: Topic) -> Delivery[Any]:
     """The record in `raw`; raises BadRecordError."""
     if raw.value is None:
         raise BadRecordError(f"{raw.ref}: expected a {topic.record.__name__}, got a tombstone")
-    try:
-        key = raw.key.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadRecordError(f"{raw.ref}: expected a key of UTF-8, got {raw.key[:40]!r}") from error
+    key = _text(raw.key)
+    if key is None and topic.record is not DeadLetter:
+        raise BadRecordError(f"{raw.ref}: expected a key of UTF-8, got {raw.key[:40]!r}")
     try:
         record = decode(topic.record, raw.value)
     except BadRecordError as error:
         raise BadRecordError(f"{raw.ref}: {error}") from error
-    return Delivery(ref=raw.ref, key=key, record=record, at=raw.time)
+    return Delivery(ref=raw.ref, key=key or "", record=record, at=raw.time)
+
+
+def _text(key: bytes) -> str | None:
+    try:
+        return key.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 class Router:
@@ -77,7 +83,7 @@ class Router:
     def dead_unit(self, raw: RawRecord, error: str, *, inputs: tuple[Spot, ...] = (), ends_group: bool = False) -> Unit:
         """A unit that moves `raw` to the dead letters and ends its group if the stage holds groups (or `ends_group`)."""
         outputs = [self._dead_letter(raw, error)]
-        group_id = raw.key.decode("utf-8", "replace")
+        group_id = _text(raw.key)
         if (self._stage.holds_groups or (ends_group and Outcome in self._by_record)) and group_id:
             outputs.append(self.encode(lost_group(group_id)))
         return Unit(inputs=inputs or (Spot(raw.at, raw.offset),), outputs=outputs, kind="dead", source=raw)
