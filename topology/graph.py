@@ -84,24 +84,33 @@ def _mispartitioned(stages: Sequence[Stage]) -> Iterable[str]:
                 yield f"stage {stage.name}: expected a compacted topic as a table, got {topic.name} kept {topic.kept}"
 
 
-def draw(stages: Sequence[Stage] = STAGES, topics: Sequence[Topic] = TOPICS) -> str:
-    """Mermaid: stages as boxes, topics rounded; dotted: tables and records read by reference. Without `dead-letters`."""
-    shown = [topic for topic in topics if topic.name != DEAD_LETTERS.name]
+def draw(stages: Sequence[Stage] = STAGES) -> str:
+    """Mermaid, a line for each stage: stages as boxes, topics rounded; dotted: tables and records read by reference. Without
+    `dead-letters`."""
+    drawn: set[str] = set()
     lines = ["flowchart LR"]
-    lines += [f"  {stage.table}[{stage.name}]" for stage in stages]
-    lines += [f"  {_node(topic)}([{topic.name}])" for topic in shown]
     for stage in stages:
-        lines += [f"  {_node(topic)} --> {stage.table}" for topic in stage.inputs]
-        lines += [f"  {_node(topic)} -.-> {stage.table}" for topic in stage.tables + stage.references]
-        lines += [f"  {stage.table} --> {_node(topic)}" for topic in stage.outputs]
+        ends = (_nodes(stage.inputs, drawn), f"{stage.table}[{stage.name}]", _nodes(stage.outputs, drawn))
+        lines.append("  " + " --> ".join(end for end in ends if end))
+        if looked_up := _nodes(stage.tables + stage.references, drawn):
+            lines.append(f"  {looked_up} -.-> {stage.table}")
     lines.append("  classDef stage fill:#dbe9ff,stroke:#3b6cb7,color:#10254a")
     lines.append(f"  class {','.join(stage.table for stage in stages)} stage")
     return "\n".join(lines)
 
 
-def _node(topic: Topic) -> str:
-    """Identifier of a topic's node; prefixed, since a stage may bear the same name."""
-    return "t_" + topic.name.replace("-", "_")
+def _nodes(topics: Sequence[Topic], drawn: set[str]) -> str:
+    """Topics joined with `&`; each is labelled where it is drawn first."""
+    return " & ".join(_node(topic, drawn) for topic in topics)
+
+
+def _node(topic: Topic, drawn: set[str]) -> str:
+    """A topic's node; the identifier is prefixed, since a stage may bear the same name."""
+    name = "t_" + topic.name.replace("-", "_")
+    if topic.name in drawn:
+        return name
+    drawn.add(topic.name)
+    return f"{name}([{topic.name}])"
 
 
 def readme_block() -> str:
