@@ -269,7 +269,7 @@ class Coordinator:
         now, step = time.time(), self.step + 1
         outputs = []
         for waiting, reason in drops:
-            _log_drop(waiting, reason, self.step)
+            _log_drop(waiting.group, reason, step)
             self._queue.progress.finish(waiting.ref)
             outputs.append(dropped(waiting.group, reason, self._identity.run_id, step, now))
         self._commit(outputs)
@@ -302,10 +302,9 @@ class Coordinator:
         return forget
 
 
-def _log_drop(waiting: Waiting, reason: DropReason, version: int) -> None:
-    group = waiting.group
+def _log_drop(group: GroupAdvantages, reason: DropReason, step: int) -> None:
     logger.warning(
-        "group dropped group=%s reason=%s oldest_version=%d version=%d", group.group_id, reason, oldest_version(group), version
+        "group dropped group=%s reason=%s oldest_version=%d step=%d", group.group_id, reason, oldest_version(group), step
     )
 
 
