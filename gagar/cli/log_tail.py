@@ -14,23 +14,29 @@ class LogTail:
         self._rest = b""
 
     def new_lines(self) -> list[str]:
-        """Lines completed since the last call, at most `MAX_READ_BYTES` of them; undecodable bytes are replaced."""
+        """Lines completed since the last call, `MAX_READ_BYTES` at a time; undecodable bytes are replaced."""
+        return self._split(self._read())
+
+    def rest(self) -> list[str]:
+        """What is left at the end: all further lines, one without an end included."""
+        lines = []
+        while data := self._read():
+            lines += self._split(data)
+        if self._rest:
+            lines.append(self._rest.decode("utf-8", "replace"))
+            self._rest = b""
+        return lines
+
+    def _read(self) -> bytes:
         try:
             with self.path.open("rb") as file:
                 file.seek(self._position)
                 data = file.read(MAX_READ_BYTES)
         except FileNotFoundError:
-            return []
+            return b""
         self._position += len(data)
+        return data
+
+    def _split(self, data: bytes) -> list[str]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [line.decode("utf-8", "replace") for line in lines]
-
-    def rest(self) -> list[str]:
-        """What is left at the end: all further lines, one without an end included."""
-        lines = []
-        while found := self.new_lines():
-            lines += found
-        if self._rest:
-            lines.append(self._rest.decode("utf-8", "replace"))
-            self._rest = b""
-        return lines

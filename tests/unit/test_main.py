@@ -7,7 +7,6 @@ import sys
 import click
 import pytest
 
-from gagar.cli import main as edge
 from gagar.cli.main import COMMANDS, main
 from gagar.errors import ConfigError, UnavailableError
 
@@ -79,7 +78,7 @@ def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_lists_every_command_and_imports_none(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge.importlib, "import_module", lambda name: pytest.fail(f"imported {name}"))
+    monkeypatch.setattr(importlib, "import_module", lambda name: pytest.fail(f"imported {name}"))
     assert exit_of("--help") == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in COMMANDS)

@@ -87,7 +87,7 @@ def test_the_packaged_run_writes_below_the_current_directory(tmp_path: Path, mon
 
 def test_a_stage_is_found_by_name_or_the_names_are_told() -> None:
     assert find_stage("gatherer") is GATHERER
-    with pytest.raises(ConfigError, match="stage: expected one of sampler, rollout-worker, .*, got gather$"):
+    with pytest.raises(ConfigError, match=r"stage: expected one of sampler, rollout-worker, .*, got gather$"):
         find_stage("gather")
 
 

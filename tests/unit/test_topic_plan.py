@@ -14,7 +14,7 @@ from topology.topics import GROUPS, OUTCOMES, POLICY_VERSIONS, TOPICS, TRAJECTOR
 
 
 def wanted(topic: Topic, **kafka: int) -> TopicState:
-    run = make_run(Path("/nowhere"), **kafka)
+    run = make_run(Path("/nowhere"), "", **kafka)
     return wanted_topics(run, [topic])[run.topic(topic.name)]
 
 

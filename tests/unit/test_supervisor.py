@@ -1,0 +1,172 @@
+"""The supervisor keeps all processes of a run, ends as one of them says, and leaves none behind."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gagar.cli.keeper import Patience, ProcessSpec
+from gagar.cli.supervisor import Supervisor, stage_processes
+from gagar.errors import ConfigError, UnavailableError
+from gagar.leash import members
+from gagar.processes import identity
+from tests.runs import make_run
+from topology.stages import STAGES
+
+QUICK = Patience(first_backoff_s=0.001, max_early_deaths=2, stop_s=0.3)
+FOREVER = "import time; print('up', flush=True); time.sleep(60)"
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+
+
+def spec(name: str, script: str, *, is_goal: bool = False) -> ProcessSpec:
+    return ProcessSpec(name=name, command=(sys.executable, "-I", "-c", script), has_end=is_goal, is_goal=is_goal)
+
+
+class Lines:
+    """Collects lines, and can wait for one."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def __call__(self, name: str, line: str) -> None:
+        self.seen.append((name, line))
+
+    async def until(self, *wanted: tuple[str, str]) -> None:
+        async with asyncio.timeout(20):
+            while not set(wanted) <= set(self.seen):
+                await asyncio.sleep(0.01)
+
+
+def make_supervisor(tmp_path: Path, *specs: ProcessSpec, lines: Lines | None = None) -> Supervisor:
+    run = make_run(tmp_path, servers="nowhere:9092")
+    return Supervisor(run, (), {}, tmp_path / "run", on_line=lines, specs=specs, patience=QUICK)
+
+
+async def test_the_run_ends_when_its_sources_have_and_the_rest_is_stopped(tmp_path: Path) -> None:
+    supervisor = make_supervisor(tmp_path, spec("sampler", "print('done')", is_goal=True), spec("worker", FOREVER))
+    await supervisor.start()
+    assert await supervisor.wait() == 0
+    await supervisor.stop()
+    assert [(state.name, state.pid) for state in supervisor.states()] == [("sampler", None), ("worker", None)]
+    assert members(tmp_path / "run") == []
+
+
+async def test_a_stage_that_refuses_its_configuration_ends_everything(tmp_path: Path) -> None:
+    supervisor = make_supervisor(tmp_path, spec("worker", FOREVER), spec("broken", "import sys; sys.exit(2)"))
+    await supervisor.start()
+    assert await supervisor.wait() == 2
+    await supervisor.stop()
+    assert members(tmp_path / "run") == []
+
+
+async def test_a_stage_that_is_given_up_ends_the_run_with_1(tmp_path: Path) -> None:
+    supervisor = make_supervisor(tmp_path, spec("worker", FOREVER), spec("broken", "1 / 0"))
+    await supervisor.start()
+    assert await supervisor.wait() == 1
+    await supervisor.stop()
+    log = (tmp_path / "run" / "logs" / "broken.log").read_text()
+    assert log.count("ZeroDivisionError") == QUICK.max_early_deaths + 1
+
+
+async def test_a_process_that_ignores_sigterm_is_killed_in_bounded_time(tmp_path: Path) -> None:
+    lines = Lines()
+    supervisor = make_supervisor(tmp_path, spec("stubborn", STUBBORN), lines=lines)
+    await supervisor.start()
+    await lines.until(("stubborn", "up"))
+    started = time.monotonic()
+    await supervisor.stop()
+    assert time.monotonic() - started < 10
+    assert supervisor.states()[0].exit_code == -9
+
+
+async def test_lines_of_all_logs_are_told_up_to_the_last_one(tmp_path: Path) -> None:
+    lines = Lines()
+    supervisor = make_supervisor(
+        tmp_path, spec("a", "print('one'); print('no end', end='')", is_goal=True), spec("b", FOREVER), lines=lines
+    )
+    await supervisor.start()
+    await lines.until(("b", "up"), ("a", "one"))
+    await supervisor.wait()
+    await supervisor.stop()
+    assert ("a", "no end") in lines.seen
+
+
+async def test_two_supervisors_of_one_run_are_refused(tmp_path: Path) -> None:
+    lines = Lines()
+    first = make_supervisor(tmp_path, spec("a", FOREVER), lines=lines)
+    second = make_supervisor(tmp_path, spec("a", FOREVER))
+    await first.start()
+    await lines.until(("a", "up"))
+    with pytest.raises(UnavailableError, match=r"run: expected to be free, got in use by another gagar \(pid \d+\); stop that"):
+        await second.start()
+    await second.stop()
+    assert first.states()[0].pid is not None
+    await first.stop()
+
+
+async def test_the_log_of_the_run_before_is_kept_beside_the_new_one(tmp_path: Path) -> None:
+    for word in ("first", "second"):
+        supervisor = make_supervisor(tmp_path, spec("a", f"print('{word}')", is_goal=True))
+        await supervisor.start()
+        await supervisor.wait()
+        await supervisor.stop()
+    logs = tmp_path / "run" / "logs"
+    assert ((logs / "a.log").read_text(), (logs / "a.log.1").read_text()) == ("second\n", "first\n")
+
+
+async def test_stop_without_a_start_is_quiet(tmp_path: Path) -> None:
+    await make_supervisor(tmp_path, spec("a", FOREVER)).stop()
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from gagar.cli.keeper import ProcessSpec
+from gagar.cli.supervisor import Supervisor
+from tests.runs import make_run
+
+async def main(root):
+    script = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-I', '-c', 'import time; time.sleep(60)'], " \\
+        "start_new_session=True); print('up', flush=True); time.sleep(60)"
+    spec = ProcessSpec(name="a", command=(sys.executable, "-I", "-c", script))
+    supervisor = Supervisor(make_run(root, servers="nowhere:9092"), (), {}, root / "run", specs=[spec],
+        on_line=lambda name, line: print(line, flush=True))
+    await supervisor.start()
+    await asyncio.sleep(60)
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def test_a_killed_supervisor_takes_its_processes_and_their_children_along(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, cwd=root) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"up\n"
+        left = members(tmp_path / "run")
+        assert len(left) == 2
+        parent.kill()
+    deadline = time.monotonic() + 15
+    while any(identity(pid) for pid in left) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [pid for pid in left if identity(pid)] == []
+
+
+def test_every_stage_is_one_process_unless_scaled() -> None:
+    specs = stage_processes(("--run", "x.toml"), {"verifier": 2, "grader": 0})
+    names = [spec.name for spec in specs]
+    assert names == [
+        "sampler", "rollout-worker", "verifier.1", "verifier.2", "gatherer", "advantage-publisher", "learner"
+    ]  # fmt: skip
+    assert specs[2].command == (sys.executable, "-P", "-m", "gagar.cli.main", "run", "verifier", "--run", "x.toml")
+    assert [spec.name for spec in specs if spec.is_goal] == ["sampler"]
+    assert [spec.name for spec in specs if spec.has_end] == ["sampler", "learner"]
+
+
+def test_a_scale_of_an_unknown_stage_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"--scale verifyer: expected one of .*verifier, got verifyer"):
+        stage_processes((), {"verifyer": 2})
+    assert len(stage_processes((), {})) == len(STAGES)
