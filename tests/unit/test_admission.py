@@ -24,6 +24,7 @@ def drain(admission: Admission) -> list[str]:
     ids = []
     while (group := admission.next_group()) is not None:
         ids.append(group.group_id)
+        assert len(ids) < 100
     return ids
 
 

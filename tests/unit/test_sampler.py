@@ -28,6 +28,7 @@ def drain(sampler: Sampler) -> tuple[list[list[RolloutRequest]], bytes]:
     while (unit := sampler.next_unit(NOW)) is not None:
         requests, cursor = unit
         groups.append(list(requests))
+        assert len(groups) < 100
     return groups, cursor
 
 
@@ -51,6 +52,19 @@ def test_the_evaluation_takes_each_heldout_task_once() -> None:
     first, second = groups[0][0], groups[1][0]
     assert [r.task_id for r in (first, second)] == HELDOUT
     assert {(r.purpose, r.group_size, r.step) for r in (first, second)} == {("evaluation", 3, 0)}
+
+
+def test_a_later_round_is_named_by_the_step_that_it_began_at() -> None:
+    sampler = started()
+    drain(sampler)
+    sampler.observe(make_version(2))
+    first = sampler.next_unit(NOW)
+    sampler.observe(make_version(3))
+    second = sampler.next_unit(NOW)
+    assert first is not None
+    assert second is not None
+    assert [unit[0][0].group_id for unit in (first, second)] == ["e-000002-0000", "e-000002-0001"]
+    assert [unit[0][0].step for unit in (first, second)] == [2, 2]
 
 
 def test_training_groups_take_train_tasks_and_carry_the_newest_step() -> None:
