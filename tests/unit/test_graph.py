@@ -1,7 +1,6 @@
 """The topology checks itself and is drawn as the README shows it."""
 
 import re
-import re
 from pathlib import Path
 
 import msgspec
