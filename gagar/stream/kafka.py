@@ -208,6 +208,8 @@ class KafkaReader:
         self._ats = {name: at for at, name in self._names.items()}
         consumer.assign(list(self._names.values()))
         consumer.pause(*self._names.values())
+        for name in self._names.values():
+            consumer.seek(name, 0)  # a partition without a position is asked for one, paused or not
         self._waiting = set(partitions)
 
     async def seek(self, at: Partition, offset: int | None, /) -> None:

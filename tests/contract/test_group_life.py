@@ -1,0 +1,202 @@
+"""The life of groups over the log: sampler, gatherer, grader and advantage publisher at work together, a worker and a learner
+played by this test; stages are replaced on the way; at the planned end the audit is clean."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from consumers import advantage_publisher, grader
+from gagar.audit import Audit, AuditReport
+from gagar.config import TrainingTable
+from gagar.grouping import Gather
+from gagar.records import GroupAdvantages, Outcome, PatchMeasures, RolloutRequest
+from gagar.stream.handlers import Delivery, Effect, Output, Reducer, References, Source, Transform
+from gagar.stream.memory import MemoryLog
+from gagar.stream.spec import Stage
+from producers.sampler import Sampler
+from tests.builders import CLEAN, NEEDLESS, OUTSIDE, make_ref, make_verdict, make_version
+from tests.contract.world import NUM_PARTITIONS, KafkaWorld, MemoryWorld, Process, World, make_run, make_stage, read, write
+from topology import stages, topics
+
+NUM_STEPS = 6
+GROUPS_PER_STEP = 3
+TRAINING = TrainingTable(
+    group_size=4,
+    groups_per_step=GROUPS_PER_STEP,
+    max_staleness=1,
+    evaluation_group_size=2,
+    evaluate_every=3,
+    rollout_deadline_s=1.0,
+)
+ATTEMPTER = make_stage("effect", (topics.ROLLOUT_REQUESTS,), name="attempter", outputs=(topics.VERDICTS,))
+TRAINER = make_stage(
+    "effect", (topics.ADVANTAGES,), name="trainer", outputs=(topics.OUTCOMES, topics.POLICY_VERSIONS), holds_groups=True
+)
+
+
+class Scripted:
+    """An effect with nothing to open."""
+
+    async def open(self, references: References) -> None: ...
+
+    def observe(self, record: Any, /) -> None: ...
+
+    async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+        raise NotImplementedError
+
+    async def close(self) -> None: ...
+
+
+class Attempts(Scripted):
+    """Worker and verifier in one: how an attempt ends is a function of its seed; some never end."""
+
+    async def handle(self, delivery: Delivery[RolloutRequest], /) -> Sequence[Output]:
+        request = delivery.record
+        choice = request.seed % 16
+        if choice == 0:
+            return []
+        measures: PatchMeasures = (CLEAN, NEEDLESS, OUTSIDE)[request.seed // 16 % 3]
+        return [
+            make_verdict(
+                request.group_id,
+                request.sample_index,
+                "invalid" if choice == 1 else "passed" if choice < 9 else "failed",
+                purpose=request.purpose,
+                request=delivery.ref,
+                trajectory=make_ref("trajectories", 0),
+                tokens=make_ref("trajectory-tokens", 0),
+                measures=measures,
+            )
+        ]
+
+
+class Trains(Scripted):
+    """A learner that makes a step of every few groups and drops what comes after the last."""
+
+    def __init__(self) -> None:
+        self.num_groups = 0
+
+    async def handle(self, delivery: Delivery[GroupAdvantages], /) -> Sequence[Output]:
+        group = delivery.record
+        step = self.num_groups // GROUPS_PER_STEP + 1
+        is_over = step > NUM_STEPS
+        outcome = Outcome(
+            group_id=group.group_id,
+            task_id=group.task_id,
+            purpose="training",
+            kind="dropped" if is_over else "trained",
+            reason="ended" if is_over else "",
+            run_id="a",
+            step=min(step, NUM_STEPS),
+            num_requested=group.num_requested,
+            num_valid=group.num_valid,
+            num_passed=group.num_passed,
+            num_clean=group.num_clean,
+        )
+        self.num_groups += 1
+        if is_over or self.num_groups % GROUPS_PER_STEP:
+            return [outcome]
+        return [outcome, make_version(step, "a", is_last=step == NUM_STEPS)]
+
+
+class WholeMemory(MemoryWorld):
+    """All topics of the pipeline, in memory."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog(topics.TOPICS, NUM_PARTITIONS)
+
+
+class WholeKafka(KafkaWorld):
+    """All topics of the pipeline, on a broker."""
+
+    def create_topics(self) -> None:
+        from gagar.stream.admin import Admin
+
+        with Admin(self.servers) as admin:
+            admin.apply(make_run(self.name), topics.TOPICS)
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+async def whole(request: pytest.FixtureRequest) -> World:
+    """An empty cluster with the pipeline's topics."""
+    if request.param == "memory":
+        return WholeMemory()
+    kafka = WholeKafka(request.getfixturevalue("kafka_servers"))
+    await asyncio.to_thread(kafka.create_topics)
+    return kafka
+
+
+def make_sampler() -> Sampler:
+    return Sampler(TRAINING, 5, [f"train-{i}" for i in range(7)], ["held-0", "held-1", "held-2"])
+
+
+Handler = Transform | Effect | Reducer[Any] | Source
+
+
+def make_handlers() -> list[tuple[Stage, Handler]]:
+    """All but the sampler."""
+    publisher_config = advantage_publisher.Config()
+    return [
+        (ATTEMPTER, Attempts()),
+        (stages.GATHERER, Gather(0.2)),
+        (stages.GRADER, grader.GradeGroups(grader.make_grader(grader.Config()), 5.0)),
+        (stages.ADVANTAGE_PUBLISHER, lambda graded: advantage_publisher.assign_advantages(graded, publisher_config)),
+        (TRAINER, Trains()),
+    ]
+
+
+@contextlib.asynccontextmanager
+async def at_work(world: World, handlers: Sequence[tuple[Stage, Handler]]) -> AsyncIterator[list[Process]]:
+    """A process for each stage."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Process(world, stage, handler)) for stage, handler in handlers]
+
+
+async def audited(world: World) -> AuditReport:
+    audit = Audit()
+    for topic in (
+        topics.OUTCOMES,
+        topics.POLICY_VERSIONS,
+        topics.ADVANTAGES,
+        topics.GRADED_GROUPS,
+        topics.GROUPS,
+        topics.VERDICTS,
+        topics.ROLLOUT_REQUESTS,
+    ):
+        for delivery in await read(world, topic):
+            audit.apply(delivery)
+    return audit.report()
+
+
+async def test_every_group_ends_once_though_stages_are_replaced_on_the_way(whole: World) -> None:
+    await write(whole, [make_version(0, "a")], {topic.record: topic for topic in topics.TOPICS})
+    handlers = make_handlers()
+    async with at_work(whole, [handlers[0], *handlers[2:]]):
+        async with Process(whole, stages.SAMPLER, make_sampler()) as sampler, Process(whole, *handlers[1]) as gatherer:
+            await sampler.until(lambda: sampler.runtime.counters.finished >= 12)
+            await gatherer.until(lambda: gatherer.runtime.counters.finished >= 30)
+        async with (
+            Process(whole, stages.SAMPLER, make_sampler()) as sampler,
+            Process(whole, stages.GATHERER, Gather(0.2)),
+        ):
+            await asyncio.wait_for(asyncio.shield(sampler.task or asyncio.sleep(0)), 90)
+    report = await audited(whole)
+    assert report.findings == []
+    assert report.is_ended
+    assert report.num_trained == NUM_STEPS * GROUPS_PER_STEP
+    assert report.num_in_flight == 0
+    assert sorted(report.rounds) == [0, 3, 6]
+    assert report.num_evaluated + sum(report.dropped.values()) + report.num_trained == report.num_requested
+
+
+async def test_the_first_round_is_requested_before_training_and_the_bound_is_kept(whole: World) -> None:
+    await write(whole, [make_version(0, "a")], {topic.record: topic for topic in topics.TOPICS})
+    async with Process(whole, stages.SAMPLER, make_sampler()) as sampler:
+        await sampler.until(lambda: sampler.runtime.counters.finished >= 9)
+        await asyncio.sleep(0.2)
+    group_ids = {delivery.record.group_id for delivery in await read(whole, topics.ROLLOUT_REQUESTS)}
+    expected = {f"e-000000-{i:04d}" for i in range(3)} | {f"t-{i:06d}" for i in range(6)}
+    assert group_ids == expected
