@@ -1,0 +1,85 @@
+"""An attempt as records: its trajectory, and the token arrays that the trajectory refers to.
+
+Every attempt gives exactly one trajectory. What cannot be sent (too large, arrays that do not fit together) ends as a `failed`
+one with the reason, not as a lost one.
+"""
+
+import msgspec
+
+from gagar.agent.loop import Attempt
+from gagar.errors import BadRecordError
+from gagar.records import LogRef, RolloutRequest, Trajectory, TrajectoryTokens, check_alignment, encode
+from gagar.stream.handlers import Delivery, Linked, Output
+
+MARGIN_BYTES = 4096
+"""Of a record's bound, for key, headers and the reference that is filled in."""
+
+
+def outputs_of(
+    delivery: Delivery[RolloutRequest], attempt: Attempt, max_tokens_bytes: int, max_trajectory_bytes: int
+) -> list[Output]:
+    """The attempt's records: one linked pair, or a trajectory alone if nothing was sampled or its tokens cannot be sent."""
+    request = delivery.record
+    trajectory = bounded(trajectory_of(delivery, attempt), max_trajectory_bytes - MARGIN_BYTES)
+    if attempt.context.num_sampled == 0:
+        return [trajectory]
+    tokens = attempt.context.tokens(request.group_id, request.sample_index)
+    try:
+        check_alignment(tokens)
+    except BadRecordError as error:
+        return [_without_tokens(trajectory, str(error), infrastructure=True)]
+    num_bytes = tokens_bytes(tokens)
+    if num_bytes > max_tokens_bytes - MARGIN_BYTES:
+        limit = max_tokens_bytes - MARGIN_BYTES
+        return [_without_tokens(trajectory, f"trajectory-tokens: expected at most {limit} bytes, got {num_bytes}")]
+
+    def refer(ref: LogRef) -> Trajectory:
+        return msgspec.structs.replace(trajectory, tokens=ref)
+
+    return [Linked(first=tokens, then=refer)]
+
+
+def trajectory_of(delivery: Delivery[RolloutRequest], attempt: Attempt) -> Trajectory:
+    """The record of an attempt, with no reference to tokens yet."""
+    request, context = delivery.record, attempt.context
+    oldest, newest = context.version_range
+    return Trajectory(
+        group_id=request.group_id,
+        sample_index=request.sample_index,
+        task_id=request.task_id,
+        purpose=request.purpose,
+        request=delivery.ref,
+        tokens=None,
+        status=attempt.status,
+        failure=attempt.failure,
+        infrastructure=attempt.infrastructure,
+        messages=attempt.messages,
+        patch=attempt.patch,
+        num_turns=attempt.num_turns,
+        num_prompt_tokens=len(context.token_ids) - context.num_sampled,
+        num_sampled_tokens=context.num_sampled,
+        policy_version_min=oldest,
+        policy_version_max=newest,
+        started_at=attempt.started_at,
+        duration_s=attempt.duration_s,
+        generation_s=attempt.generation_s,
+    )
+
+
+def bounded(trajectory: Trajectory, max_bytes: int) -> Trajectory:
+    """The trajectory, or without its texts and `failed` if it is larger than `max_bytes`."""
+    num_bytes = len(encode(trajectory))
+    if num_bytes <= max_bytes:
+        return trajectory
+    failure = f"trajectory: expected at most {max_bytes} bytes, got {num_bytes}"
+    return msgspec.structs.replace(trajectory, status="failed", failure=failure, messages=[], patch="")
+
+
+def tokens_bytes(tokens: TrajectoryTokens) -> int:
+    """Bytes of the arrays."""
+    arrays = (tokens.token_ids, tokens.loss_mask, tokens.behaviour_logprobs, tokens.policy_versions)
+    return sum(array.data.nbytes for array in arrays)
+
+
+def _without_tokens(trajectory: Trajectory, failure: str, infrastructure: bool = False) -> Trajectory:
+    return msgspec.structs.replace(trajectory, status="failed", failure=failure, infrastructure=infrastructure, patch="")
