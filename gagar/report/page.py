@@ -4,6 +4,7 @@ In: a directory and `ReportData`. Out: the page's path. Texts of agents and task
 """
 
 import base64
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,9 @@ def tiles(summary: Summary, rounds: list[Round]) -> list[Tile]:
     """The headline: pass rate and quality, first and last, and how many groups taught something."""
     kept = summary.groups_trained
     judged = kept + sum(summary.groups_dropped.values())
-    errors = "".join(f" +-{r.pass_error:.2f}" for r in rounds[-1:])
+    error = math.hypot(rounds[0].pass_error, rounds[-1].pass_error) if rounds else 0.0
     return [
-        _change("held-out pass rate", summary.pass_rate_first, summary.pass_rate_last, errors),
+        _change("held-out pass rate", summary.pass_rate_first, summary.pass_rate_last, f", standard error {error:.2f}"),
         _change("clean among passing", summary.quality_first, summary.quality_last, ""),
         Tile(label="groups trained on", before="", after=str(kept), note=f"of {judged} training groups"),
         Tile(label="conservation of groups", before="", after=_audit_word(summary.audit), note="audit of the topics"),

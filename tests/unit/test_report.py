@@ -130,7 +130,7 @@ def test_tiles_show_the_change_between_first_and_last() -> None:
         [make_outcome("e-0", "evaluated", num_passed=1), make_outcome("e-1", "evaluated", step=9, num_passed=3, num_clean=3)]
     )
     shown = tiles(summarize(snapshot, "try", "clean"), snapshot.rounds)
-    assert shown[0] == Tile(label="held-out pass rate", before="0.25", after="0.75", note="+0.50 +-0.00")
+    assert shown[0] == Tile(label="held-out pass rate", before="0.25", after="0.75", note="+0.50, standard error 0.00")
     assert shown[1] == Tile(label="clean among passing", before="1.00", after="1.00", note="+0.00")
     assert shown[3].after == "clean"
 
