@@ -188,7 +188,7 @@ async def test_every_group_ends_once_though_stages_are_replaced_on_the_way(whole
     assert report.is_ended
     assert report.num_trained == NUM_STEPS * GROUPS_PER_STEP
     assert report.num_in_flight == 0
-    assert sorted(report.rounds) == [0, 3, 6]
+    assert (min(report.rounds), max(report.rounds)) == (0, NUM_STEPS)
     assert report.num_evaluated + sum(report.dropped.values()) + report.num_trained == report.num_requested
 
 
