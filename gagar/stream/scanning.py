@@ -1,5 +1,6 @@
 """Reads topics from their start: for audit, reports, live views. Nothing is committed, no group is joined."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -29,9 +30,9 @@ async def scan_transport(
         return
     reader = await transport.open_reader(partitions)
     try:
-        for at in partitions:
-            await reader.seek(at, None)
+        # Before anything is fetched: a question on the same connection waits behind a fetch that finds nothing.
         ends = await reader.ends()
+        await asyncio.gather(*(reader.seek(at, None) for at in partitions))
         while follow or any(reader.position(at) < end for at, end in ends.items()):
             for raw in await _poll(reader):
                 if raw.value is None:
