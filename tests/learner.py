@@ -11,7 +11,7 @@ from gagar.arrays import Tensor
 from gagar.config import SHARED, Run, convert
 from gagar.errors import BadRecordError, FencedError
 from gagar.records import GroupAdvantages, LogRef, MemberAdvantage, Outcome, PolicyVersion, TrajectoryTokens
-from gagar.stream.handlers import Delivery, Output, Settings
+from gagar.stream.handlers import Delivery, Output, RecordT, References, Settings
 from gagar.stream.spec import Topic
 
 VOCAB = 64
@@ -60,7 +60,7 @@ class FakeJournal:
 
     def __init__(self, log: FakeLog) -> None:
         self.log = log
-        self.references = self
+        self.references: References = self
         self.on_commit: Any = None
         self.positions: dict[int, int] = {}
         self.sought: dict[int, int] = {}
@@ -92,11 +92,11 @@ class FakeJournal:
         if self.on_commit:
             self.on_commit(list(outputs))
 
-    async def read(self, refs: Sequence[LogRef], record_type: type, /) -> list[Any]:
+    async def read(self, refs: Sequence[LogRef], record_type: type[RecordT], /) -> list[RecordT]:
         missing = [ref for ref in refs if ref not in self.log.tokens]
         if missing:
             raise BadRecordError(f"{missing[0]}: expected a record, got none; it has been retired")
-        return [self.log.tokens[ref] for ref in refs]
+        return [self.log.tokens[ref] for ref in refs]  # type: ignore[misc]
 
     async def read_table(self, topic: Topic) -> list[Any]:
         return self.log.records(topic.record)

@@ -202,7 +202,7 @@ def test_another_zero_stage_is_refused(root: Path) -> None:
     for number in range(2):
         log.add_group(number)
     run_until(root, log, has_step(1), checkpoint_every=1)
-    with pytest.raises(ConfigError, match="expected learner.zero_stage 1, got 0"):
+    with pytest.raises(ConfigError, match=r"expected learner\.zero_stage 1, got 0"):
         run_until(root, log, has_step(1), zero_stage=1)
 
 
