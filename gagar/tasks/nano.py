@@ -5,16 +5,18 @@ held-out values only, and nothing made for training (tasks, demonstrations, thei
 evaluated here are the families' own, never an agent's.
 """
 
-import difflib
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from string import Formatter
+from types import CodeType
 from typing import Literal
 
 import msgspec
 
+from gagar.patches import make_patch
 from gagar.tasks.nano_families import FAMILIES, Family, Form
 from gagar.tasks.nano_inputs import INPUTS, LETTERS, Argument, Parameter, Parameters
 from gagar.tasks.task import Task
@@ -98,10 +100,15 @@ def _mutants(exercise: Exercise) -> list[str]:
     return mutants
 
 
+@lru_cache(maxsize=4096)
+def _compiled(expression: str) -> CodeType:
+    return compile(expression, "<expression>", "eval")
+
+
 def result_of(argument_name: str, expression: str, argument: Argument) -> object:
     """What the expression gives, or the name of the error that it ends in."""
     try:
-        return eval(expression, {argument_name: argument})
+        return eval(_compiled(expression), {argument_name: argument})
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         return type(error).__name__
 
@@ -130,17 +137,6 @@ def solution(argument_name: str, expression: str) -> str:
     return f"def f({argument_name}):\n    return {expression}\n"
 
 
-def _stub(argument_name: str) -> str:
-    return f"def f({argument_name}):\n    raise NotImplementedError\n"
-
-
-def _patch(before: str, after: str) -> str:
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{SOLUTION_PATH}", f"b/{SOLUTION_PATH}"
-    )
-    return "".join(lines)
-
-
 def _test_file(calls: Sequence[tuple[Argument, object]]) -> str:
     tests = [
         f"def test_{number}():\n    assert f({argument!r}) == {result!r}\n"
@@ -153,14 +149,15 @@ def make_task(rng: Random, exercise: Exercise, task_id: str) -> Task:
     """The exercise as a task: a stub to fill, neighbours to leave alone, one test for each chosen call."""
     name = exercise.family.argument
     calls = _choose_calls(rng, exercise)
+    tree = {SOLUTION_PATH: f"def f({name}):\n    raise NotImplementedError\n", **NEIGHBOURS}
     return Task(
         task_id=task_id,
         statement=exercise.statement,
-        tree={SOLUTION_PATH: _stub(name), **NEIGHBOURS},
+        tree=tree,
         tests={_TEST_PATH: _test_file(calls)},
         fail_to_pass=[f"{_TEST_PATH}::test_{number}" for number in range(1, _NUM_CALLS + 1)],
         scope=[SOLUTION_PATH],
-        reference_patch=_patch(_stub(name), solution(name, exercise.expression)),
+        reference_patch=make_patch(tree, {**tree, SOLUTION_PATH: solution(name, exercise.expression)}),
     )
 
 

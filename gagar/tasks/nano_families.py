@@ -93,7 +93,7 @@ FAMILIES: Sequence[Family] = (
         name="multiples",
         argument="xs",
         inputs="multiples",
-        numbers=(2, 49),
+        numbers=(3, 49),
         forms=_forms(
             ("the multiples of {k}", "items divisible by {k}", "[x for x in xs if x % {k} == 0]"),
             ("items but multiples of {k}", "items not divisible by {k}", "[x for x in xs if x % {k} != 0]"),

@@ -36,7 +36,7 @@ def _multiples(rng: Random, parameters: Parameters) -> Argument:
 
 def _long(rng: Random, parameters: Parameters) -> Argument:
     """More items than any index parameter."""
-    return [rng.randint(0, 9) for _ in range(max(_numbers(parameters)) + rng.randint(3, 12))]
+    return [rng.randint(0, 9) for _ in range(max(_numbers(parameters)) + rng.randint(3, 28))]
 
 
 def _near(rng: Random, parameters: Parameters) -> Argument:
