@@ -1,6 +1,7 @@
 """Keeps an engine on the newest policy version: verifies the checksum and loads in flight, one version at a time.
 
-In: PolicyVersion records in log order; the last one wins, whatever its number (a restarted learner has a new run id). A version whose files are gone, damaged or another model's is refused with a WARNING and the one before stays; missing files
+In: PolicyVersion records in log order; the last one wins, whatever its number (a restarted learner has a new run id).
+A version whose files are gone, damaged or another model's is refused with a WARNING and the one before stays; missing files
 are looked for again, since a shared file system may be late.
 """
 
