@@ -22,15 +22,19 @@ def identity(pid: int) -> str | None:
 
 
 def _linux_identity(pid: int) -> str | None:
-    """Boot and clock ticks since boot (field 22 of proc_pid_stat(5)): unlike wall times they never shift."""
+    """Boot and clock ticks since boot (field 22 of proc_pid_stat(5)): unlike wall times they never shift.
+
+    A zombie with several threads (field 20) is still dying: it may hold ports and locks.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text.rpartition(")")[2].split()
-    state, started = fields[0], fields[19]
-    return None if state in ("Z", "X") else f"{boot}:{started}"
+    state, num_threads, started = fields[0], int(fields[17]), fields[19]
+    is_dead = state == "X" or (state == "Z" and num_threads <= 1)
+    return None if is_dead else f"{boot}:{started}"
 
 
 def is_alive(pid: int, expected: str) -> bool:

@@ -6,10 +6,13 @@ An open port is not enough: the kernel accepts connections long before the broke
 import random
 import socket
 import struct
+import time
+from collections.abc import Sequence
 
 REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 """Length, api key 18 (ApiVersions), version 0, correlation id 1, no client id."""
 
+POLL_S = 0.1
 PORTS = range(20_000, 30_000)
 """Below the range from which systems take ports of outgoing connections: a client that retries a dead broker's port in that
 range can connect to itself, and then holds the port against the broker's restart."""
@@ -17,14 +20,26 @@ range can connect to itself, and then holds the port against the broker's restar
 
 def is_answering(address: str, timeout_s: float = 1.0) -> bool:
     """Whether a Kafka broker at `host:port` answers within `timeout_s`."""
-    host, _, port = address.rpartition(":")
+    host, _, port = address.rpartition(":") if ":" in address else (address, "", "9092")
     try:
-        with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as connection:
             connection.sendall(REQUEST)
             answer = connection.recv(8, socket.MSG_WAITALL)
-    except OSError:
+    except (OSError, ValueError):
         return False
     return len(answer) == 8 and answer[4:] == REQUEST[8:12]
+
+
+def is_any_answering(addresses: Sequence[str], timeout_s: float) -> bool:
+    """Waits up to about `timeout_s` for one of the brokers to answer."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_s = deadline - time.monotonic()
+        if any(is_answering(address, max(0.05, left_s / len(addresses))) for address in addresses):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_S)
 
 
 def is_free(port: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import tenacity
 
+from gagar.broker.probe import is_any_answering
 from gagar.config import Run
 from gagar.errors import ConfigError, UnavailableError
 from gagar.stream.spec import Stage, Topic
@@ -33,9 +34,13 @@ class Admin:
         from kafka import KafkaAdminClient
 
         self._servers = bootstrap_servers
+        servers = [server.strip() for server in bootstrap_servers.split(",")]
+        # The client leaves a thread and sockets behind when it fails to connect.
+        if not is_any_answering(servers, connect_timeout_s):
+            raise self._unavailable("none")
         with self._told():
             self._client = KafkaAdminClient(
-                bootstrap_servers=[server.strip() for server in bootstrap_servers.split(",")],
+                bootstrap_servers=servers,
                 client_id="gagar-admin",
                 bootstrap_timeout_ms=int(connect_timeout_s * 1000),
                 request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
@@ -200,7 +205,10 @@ class Admin:
         try:
             yield
         except KafkaError as error:
-            raise UnavailableError(
-                f"kafka.bootstrap_servers: expected a Kafka cluster that answers at {self._servers}, got "
-                f"{type(error).__name__}: {error}; start it (`gagar broker start` for a local one) or mend the address"
-            ) from error
+            raise self._unavailable(f"{type(error).__name__}: {error}") from error
+
+    def _unavailable(self, got: str) -> UnavailableError:
+        return UnavailableError(
+            f"kafka.bootstrap_servers: expected a Kafka cluster that answers at {self._servers}, got {got}; "
+            "start it (`gagar broker start` for a local one) or mend the address"
+        )

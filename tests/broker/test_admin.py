@@ -1,0 +1,84 @@
+"""Topic administration on a real broker."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gagar.config import KafkaTable, Run, RunTable
+from gagar.errors import ConfigError, UnavailableError
+from gagar.stream.admin import Admin
+from tests.runs import make_run
+from topology.stages import GATHERER, SAMPLER, VERIFIER
+from topology.topics import GROUPS, POLICY_VERSIONS, TOPICS, TRAJECTORIES
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def admin(local_kafka: str) -> Iterator[Admin]:
+    with Admin(local_kafka) as admin:
+        yield admin
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Run:
+    """A run of the test's own on the shared broker."""
+    name = request.node.name.replace("[", "-").replace("]", "")[:80]
+    return msgspec.structs.replace(make_run(Path("/nowhere")), run=RunTable(name=name))
+
+
+def with_partitions(run: Run, num: int) -> Run:
+    return msgspec.structs.replace(run, kafka=KafkaTable(num_partitions=num))
+
+
+def test_plan_tells_what_apply_does_and_a_second_apply_does_nothing(admin: Admin, run: Run) -> None:
+    planned = admin.plan(run, TOPICS)
+    assert [change.kind for change in planned] == ["create"] * len(TOPICS)
+    assert admin.apply(run, TOPICS) == planned
+    assert admin.check(run, TOPICS) == []
+    assert admin.apply(run, TOPICS) == []
+
+
+def test_topics_are_made_as_the_topology_says(admin: Admin, run: Run) -> None:
+    admin.apply(run, TOPICS)
+    found = admin.describe([run.topic("groups"), run.topic("policy-versions"), "no-such-topic"])
+    assert found[run.topic("groups")].num_partitions == 4
+    assert found[run.topic("policy-versions")].num_partitions == 1
+    assert found[run.topic("policy-versions")].settings["cleanup.policy"] == "compact"
+    assert "no-such-topic" not in found
+
+
+def test_a_setting_that_drifted_is_told_and_mended(admin: Admin, run: Run) -> None:
+    drifted = msgspec.structs.replace(GROUPS, settings={"retention.ms": "1000"})
+    admin.apply(run, [drifted])
+    (change,) = admin.check(run, [GROUPS])
+    assert change.what == f"topic {run.topic('groups')}: expected retention.ms=604800000, got 1000"
+    admin.apply(run, [GROUPS])
+    assert admin.check(run, [GROUPS]) == []
+
+
+def test_another_number_of_partitions_is_refused_and_nothing_is_changed(admin: Admin, run: Run) -> None:
+    admin.apply(with_partitions(run, 2), [GROUPS])
+    with pytest.raises(ConfigError, match=rf"topic {run.topic('groups')}: expected 4 partitions, got 2; "):
+        admin.apply(run, [TRAJECTORIES, GROUPS])
+    assert list(admin.describe([run.topic("groups"), run.topic("trajectories")])) == [run.topic("groups")]
+
+
+def test_lag_is_what_lies_before_the_end(admin: Admin, run: Run) -> None:
+    assert admin.lags(run.run.name, VERIFIER) == {}
+    admin.apply(run, TOPICS)
+    assert admin.lags(run.run.name, SAMPLER) == {}
+    assert admin.lags(run.run.name, GATHERER) == {"rollout-requests": 0, "verdicts": 0}
+    assert set(admin.end_offsets({run.topic(POLICY_VERSIONS.name): 1}).values()) == {0}
+    assert admin.committed(f"{run.run.name}.{VERIFIER.name}") == {}
+
+
+@pytest.mark.parametrize("servers", ["127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2", "nowhere.invalid:9092", "127.0.0.1:port"])
+def test_a_broker_that_is_not_there_is_told_within_seconds(servers: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(UnavailableError, match=rf"expected a Kafka cluster that answers at {servers}, got none; start it"):
+        Admin(servers, connect_timeout_s=0.5)
+    assert time.monotonic() - started < 5

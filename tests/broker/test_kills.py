@@ -1,0 +1,159 @@
+"""Real processes, really killed: what is visible under read-committed is there exactly once."""
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gagar.stream.referencing import LogReferences
+from tests.broker.stages import counts, stage_process, until_count
+from tests.builders import make_request
+from tests.contract.test_reducers import SIZE, request_groups, verdict
+from tests.contract.world import OUTCOMES, REQUESTS, TOKENS, TRAJECTORIES, KafkaWorld, opened, read, write
+
+pytestmark = pytest.mark.broker
+
+NUM = 300
+
+
+@pytest.fixture
+async def world(kafka_servers: str) -> KafkaWorld:
+    """An empty cluster."""
+    world = KafkaWorld(kafka_servers)
+    await asyncio.to_thread(world.create_topics)
+    return world
+
+
+async def check_attempts(world: KafkaWorld, found: Counter[str]) -> None:
+    """Each attempt once, and what it refers to is its own."""
+    assert set(found.values()) == {1}
+    trajectories = [d.record for d in await read(world, TRAJECTORIES)]
+    async with opened(world) as transport:
+        references = LogReferences(transport, [TOKENS])
+        tokens = await references.read([trajectory.tokens for trajectory in trajectories], TOKENS.record)
+        await references.close()
+    assert [t.group_id for t in tokens] == [t.group_id for t in trajectories]  # type: ignore[attr-defined]
+    assert set((await counts(world, TOKENS)).values()) == {1}
+
+
+@pytest.mark.parametrize("death", ["begin:3", "send:40", "commit:1", "commit:4", "answer:1", "answer:3"])
+async def test_an_effect_killed_in_a_transaction_loses_and_doubles_nothing(
+    world: KafkaWorld, tmp_path: Path, death: str
+) -> None:
+    await write(world, [make_request(f"t-{number:06d}") for number in range(NUM)])
+    async with stage_process(world, "effect", tmp_path, death) as doomed:
+        assert await doomed.ended() == -signal.SIGKILL
+    async with stage_process(world, "effect", tmp_path) as successor:
+        found = await until_count(world, TRAJECTORIES, NUM)
+        successor.send(signal.SIGTERM)
+        assert await successor.ended(15) == 0
+    await check_attempts(world, found)
+
+
+@pytest.mark.parametrize("death", ["commit:2", "answer:2"])
+async def test_a_reducer_killed_in_a_transaction_loses_and_doubles_nothing(
+    world: KafkaWorld, tmp_path: Path, death: str
+) -> None:
+    groups = [f"t-{number:06d}" for number in range(60)]
+    refs = await request_groups(world, groups)
+    await write(world, [verdict(refs, group, index) for index in range(SIZE) for group in groups])
+    async with stage_process(world, "reducer", tmp_path, death) as doomed:
+        assert await doomed.ended() == -signal.SIGKILL
+    async with stage_process(world, "reducer", tmp_path):
+        found = await until_count(world, OUTCOMES, len(groups))
+    assert found == {f"{group}/0": 1 for group in groups}
+
+
+async def test_a_source_killed_again_and_again_asks_as_one_that_was_not(world: KafkaWorld, tmp_path: Path) -> None:
+    for death in ("commit:10", "answer:20", "send:31"):
+        async with stage_process(world, "source", tmp_path, death) as doomed:
+            assert await doomed.ended() == -signal.SIGKILL
+    async with stage_process(world, "source", tmp_path) as successor:
+        assert await successor.ended() == 0
+    assert await counts(world, REQUESTS) == {f"t-{number:06d}/{index}": 1 for number in range(300) for index in range(2)}
+
+
+async def test_kills_at_any_moment_with_a_second_member_lose_and_double_nothing(world: KafkaWorld, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    await write(world, [make_request(f"t-{number:06d}") for number in range(2000)])
+    async with stage_process(world, "effect", tmp_path, handle_s=0.3) as survivor:
+        for _ in range(3):
+            async with stage_process(world, "effect", tmp_path, handle_s=0.3) as victim:
+                await asyncio.sleep(chance.uniform(1.5, 4.0))
+                victim.send(signal.SIGKILL)
+                await victim.ended()
+        found = await until_count(world, TRAJECTORIES, 2000, 90)
+        survivor.send(signal.SIGTERM)
+        assert await survivor.ended(15) == 0
+    await check_attempts(world, found)
+
+
+async def test_a_stopped_process_that_wakes_after_its_partitions_moved_writes_nothing(
+    world: KafkaWorld, tmp_path: Path
+) -> None:
+    async with stage_process(world, "effect", tmp_path, handle_s=2.0) as sleeper:
+        await write(world, [make_request(f"t-{number:06d}") for number in range(NUM)])
+        await until_count(world, TRAJECTORIES, 20)
+        sleeper.send(signal.SIGSTOP)
+        async with stage_process(world, "effect", tmp_path, handle_s=0.05):
+            await until_count(world, TRAJECTORIES, NUM)
+            sleeper.send(signal.SIGCONT)
+            await asyncio.sleep(4.0)
+            await write(world, [make_request(f"u-{number:06d}") for number in range(40)])
+            found = await until_count(world, TRAJECTORIES, NUM + 40)
+        sleeper.send(signal.SIGTERM)
+        assert await sleeper.ended(15) == 0
+    await check_attempts(world, found)
+
+
+class TestOwnBroker:
+    """With a broker that is taken away."""
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Iterator[Path]:
+        from gagar.broker.local import broker
+
+        with broker(tmp_path / "broker"):
+            yield tmp_path / "broker"
+
+    async def started(self, directory: Path) -> KafkaWorld:
+        from gagar.broker.address import running_state
+
+        state = running_state(directory)
+        assert state is not None
+        world = KafkaWorld(state.address)
+        await asyncio.to_thread(world.create_topics)
+        await write(world, [make_request(f"t-{number:06d}") for number in range(NUM)])
+        return world
+
+    async def test_sigterm_ends_a_stage_in_time_when_no_broker_answers(self, directory: Path, tmp_path: Path) -> None:
+        from gagar.broker.local import stop_broker
+
+        world = await self.started(directory)
+        async with stage_process(world, "effect", tmp_path, handle_s=1.0) as stage:
+            await until_count(world, TRAJECTORIES, 20)
+            await asyncio.to_thread(stop_broker, directory)
+            await asyncio.sleep(1.0)
+            began = time.monotonic()
+            stage.send(signal.SIGTERM)
+            await stage.ended(15)
+            assert time.monotonic() - began < 15
+
+    async def test_a_broker_restart_loses_and_doubles_nothing(self, directory: Path, tmp_path: Path) -> None:
+        from gagar.broker.local import start_broker, stop_broker
+
+        world = await self.started(directory)
+        async with stage_process(world, "effect", tmp_path, handle_s=4.0) as stage:
+            await until_count(world, TRAJECTORIES, 20)
+            await asyncio.to_thread(stop_broker, directory)
+            state = await asyncio.to_thread(start_broker, directory)
+            assert state.address == world.servers
+            found = await until_count(world, TRAJECTORIES, NUM, 90)
+            stage.send(signal.SIGTERM)
+            assert await stage.ended(15) == 0
+        await check_attempts(world, found)

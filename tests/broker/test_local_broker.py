@@ -1,0 +1,130 @@
+"""The local broker on the real thing: two starts, SIGKILL, the same data and port."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gagar.broker.address import BrokerState, last_state, running_state
+from gagar.broker.jars import ensure_jars
+from gagar.broker.java import find_java
+from gagar.broker.local import broker, start_broker, stop_broker
+from gagar.broker.probe import is_answering
+from gagar.errors import UnavailableError
+from gagar.stream.admin import Admin
+from tests.runs import make_run
+from topology.topics import TOPICS
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fetched() -> None:
+    """Jars and Java, before anything is timed."""
+    try:
+        ensure_jars()
+        find_java()
+    except UnavailableError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no local Kafka: {error}")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "broker"
+    stop_broker(tmp_path / "broker")
+
+
+def kill(state: BrokerState, directory: Path) -> None:
+    os.kill(state.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while running_state(directory) is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_it_starts_in_time_and_once_and_stops(directory: Path) -> None:
+    started = time.monotonic()
+    state = start_broker(directory)
+    assert time.monotonic() - started < 15
+    assert is_answering(state.address)
+    assert start_broker(directory) == state
+    assert stop_broker(directory)
+    assert not is_answering(state.address)
+    assert not stop_broker(directory)
+
+
+def test_two_starts_at_once_give_one_broker(directory: Path) -> None:
+    states: list[BrokerState] = []
+    threads = [threading.Thread(target=lambda: states.append(start_broker(directory))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert states[0] == states[1]
+    assert is_answering(states[0].address)
+
+
+def test_after_sigkill_it_has_the_same_data_and_port(directory: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    state = start_broker(directory)
+    with Admin(state.address) as admin:
+        admin.apply(run, TOPICS)
+    kill(state, directory)
+    again = start_broker(directory)
+    assert (again.address, again.pid == state.pid) == (state.address, False)
+    with Admin(again.address) as admin:
+        assert admin.check(run, TOPICS) == []
+
+
+def test_a_port_that_was_taken_meanwhile_is_replaced_and_the_data_stay(directory: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    state = start_broker(directory)
+    with Admin(state.address) as admin:
+        admin.apply(run, TOPICS)
+    kill(state, directory)
+    with socket.create_server(("127.0.0.1", int(state.address.rpartition(":")[2]))):
+        again = start_broker(directory)
+        assert again.address != state.address
+        with Admin(again.address) as admin:
+            assert admin.check(run, TOPICS) == []
+
+
+def test_a_broker_of_a_with_ends_when_its_parent_is_killed(directory: Path) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom gagar.broker.local import broker\n"
+        "with broker(Path(sys.argv[1])):\n    print('up', flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-P", "-c", script, str(directory)], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"up\n"
+        state = running_state(directory)
+        parent.kill()
+    assert state is not None
+    with broker(directory) as again:
+        assert again.pid != state.pid
+        assert is_answering(again.address)
+    assert running_state(directory) is None
+
+
+def test_a_broker_that_was_started_for_good_outlives_a_with(directory: Path) -> None:
+    state = start_broker(directory)
+    with broker(directory) as same:
+        assert same == state
+    assert running_state(directory) == state
+
+
+def test_storage_that_cannot_be_used_is_a_clear_error(directory: Path) -> None:
+    (directory / "data").mkdir(parents=True)
+    (directory / "data" / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=77\n")
+    with pytest.raises(UnavailableError, match=r"broker in .*: expected to start, got its end: .*node.id.*; see .*broker.log"):
+        start_broker(directory)
+    assert last_state(directory) is not None
+    assert running_state(directory) is None
