@@ -100,7 +100,6 @@ def _member(member: Verdict, tokens: LogRef, grpo: float, weight: float, advanta
 def main(settings: Settings[Config]) -> None:
     """Runs the stage until it is told to stop."""
     from gagar.cli.serve import serve
-
     from topology.stages import ADVANTAGE_PUBLISHER
 
     serve(ADVANTAGE_PUBLISHER, settings, partial(assign_advantages, config=settings.config))

@@ -25,7 +25,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def main(settings: Settings[Config]) -> None:
     """Runs the stage until it is told to stop."""
     from gagar.cli.serve import serve
-
     from gagar.grouping import Gather
     from topology.stages import GATHERER
 

@@ -81,7 +81,6 @@ class GradeGroups:
 def main(settings: Settings[Config]) -> None:
     """Runs the stage until it is told to stop."""
     from gagar.cli.serve import serve
-
     from topology.stages import GRADER
 
     serve(GRADER, settings, GradeGroups(make_grader(settings.config), settings.config.deadline_s))

@@ -91,7 +91,6 @@ def make_sampler(run: Run) -> Sampler:
 def main(settings: Settings[Config]) -> None:
     """Runs the stage until the planned end."""
     from gagar.cli.serve import serve
-
     from topology.stages import SAMPLER
 
     serve(SAMPLER, settings, make_sampler(settings.run))

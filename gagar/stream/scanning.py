@@ -10,7 +10,7 @@ from gagar.stream.handlers import Delivery
 from gagar.stream.routing import to_delivery
 from gagar.stream.spec import Topic
 from gagar.stream.tables import partitions_of
-from gagar.stream.transport import OutOfRangeError, Reader, Transport
+from gagar.stream.transport import OutOfRangeError, RawRecord, Reader, Transport
 
 log = logging.getLogger(__name__)
 
@@ -35,17 +35,22 @@ async def scan_transport(
         await asyncio.gather(*(reader.seek(at, None) for at in partitions))
         while follow or any(reader.position(at) < end for at, end in ends.items()):
             for raw in await _poll(reader):
-                if raw.value is None:
-                    continue
-                try:
-                    delivery = to_delivery(raw, by_name[raw.at.topic])
-                except BadRecordError as error:
-                    log.warning("bad record skipped record=%s error=%s", raw.ref, error)
-                    continue
-                if follow or raw.offset < ends[raw.at]:
+                delivery = _decoded(raw, by_name[raw.at.topic])
+                if delivery is not None and (follow or raw.offset < ends[raw.at]):
                     yield delivery
     finally:
         await reader.close()
+
+
+def _decoded(raw: RawRecord, topic: Topic) -> Delivery[Any] | None:
+    """None for a tombstone and for a bad record, which is told."""
+    if raw.value is None:
+        return None
+    try:
+        return to_delivery(raw, topic)
+    except BadRecordError as error:
+        log.warning("bad record skipped record=%s error=%s", raw.ref, error)
+        return None
 
 
 async def _poll(reader: Reader) -> list[Any]:
