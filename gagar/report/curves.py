@@ -19,6 +19,10 @@ MOVING_ATTEMPTS = 256
 """Attempts in the window of a moving average."""
 
 
+DPI = 144
+"""Of the pictures: sharp at twice the size that a page shows."""
+
+
 class Palette(msgspec.Struct, frozen=True, kw_only=True):
     """Colours of one dress; the series are told apart by lightness too."""
 
@@ -69,7 +73,7 @@ def _png(draw: Draw, snapshot: Snapshot, palette: Palette) -> bytes:
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_style(palette)):
-        figure = Figure(figsize=(7.2, 3.7), dpi=144, layout="constrained")
+        figure = Figure(figsize=(7.2, 3.7), dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
         if not draw(figure, snapshot, palette):
             return b""

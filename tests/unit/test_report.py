@@ -1,6 +1,5 @@
 """The report: hostile text stays text, the page needs no other file, and a run without data gets a page too."""
 
-import functools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from gagar.progress import Progress, Snapshot
 from gagar.records import Record
-from gagar.report.curves import DARK, LIGHT, Picture, draw_pictures
+from gagar.report.curves import DARK, LIGHT, draw_pictures
 from gagar.report.examples import FAILED, Example
 from gagar.report.page import ReportData, Tile, render_page, tiles, toml_text, write_report
 from gagar.report.summary import summarize
@@ -42,11 +41,6 @@ def full_run() -> list[Record]:
     return [*records, *evaluations, make_outcome("t-9", "dropped", reason="all_failed")]
 
 
-@functools.cache
-def pictures_of_full_run() -> list[Picture]:
-    return draw_pictures(snapshot_of(full_run()))
-
-
 def make_example(**fields: Any) -> Example:
     defaults = {"kind": FAILED, "when": "first", "task_id": "sum", "version": 3, "statement": "Add.", "patch": "+x\n-y\n"}
     return Example(**{**defaults, "reason": "", "tests": "1 of 2", "num_sampled_tokens": 9, **fields})
@@ -63,17 +57,30 @@ def make_data(snapshot: Snapshot, **fields: Any) -> ReportData:
     return ReportData(**{**defaults, **fields})
 
 
-def test_a_report_is_one_page_and_its_pictures(tmp_path: Path) -> None:
-    page = write_report(tmp_path / "runs", make_data(snapshot_of(full_run())))
-    names = {path.name for path in (tmp_path / "runs" / "curves").iterdir()}
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run in which everything happened, drawn once: drawing takes a second or two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gagar.report.curves.DPI", 30)
+        return write_report(tmp_path_factory.mktemp("report") / "runs", make_data(snapshot_of(full_run())))
+
+
+def test_a_report_is_one_page_and_its_pictures(written: Path) -> None:
+    names = {path.name for path in (written.parent / "curves").iterdir()}
     shown = ("pass-rate", "quality", "lengths", "staleness", "learner", "outcomes")
     assert names == {f"{name}{dress}.png" for name in shown for dress in ("", "-dark")}
-    assert page == tmp_path / "runs" / "report.html"
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "runs" / "curves").iterdir())
+    assert (written.name, written.parent.name) == ("report.html", "runs")
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (written.parent / "curves").iterdir())
 
 
-def test_the_page_asks_for_nothing_from_elsewhere() -> None:
-    page = render_page(make_data(snapshot_of(full_run())), pictures_of_full_run())
+def test_every_picture_has_its_own_dress(written: Path) -> None:
+    curves = written.parent / "curves"
+    assert (curves / "quality.png").read_bytes() != (curves / "quality-dark.png").read_bytes()
+    assert LIGHT.background != DARK.background
+
+
+def test_the_page_asks_for_nothing_from_elsewhere(written: Path) -> None:
+    page = written.read_text(encoding="utf-8")
     sources = re.findall(r"(?:src|srcset|href)=\"([^\"]*)\"", page)
     assert len(sources) == 12
     assert all(source.startswith("data:image/png;base64,") for source in sources)
@@ -109,7 +116,7 @@ def test_hostile_text_of_the_run_file_stays_text() -> None:
     assert "<img" not in page
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text(max_size=200))
 def test_no_text_of_an_attempt_adds_an_element(text: str) -> None:
     plain = render_page(make_data(snapshot_of(), examples=[make_example(statement="", reason="x")]), [])
@@ -144,12 +151,6 @@ def test_curves_without_data_are_left_out() -> None:
     only_outcomes = snapshot_of([make_outcome("t-9", "dropped", reason="all_failed")])
     assert [picture.name for picture in draw_pictures(only_outcomes)] == ["outcomes"]
     assert draw_pictures(snapshot_of()) == []
-
-
-def test_every_picture_has_its_own_dress() -> None:
-    for picture in pictures_of_full_run():
-        assert picture.light != picture.dark
-    assert LIGHT.background != DARK.background
 
 
 @pytest.mark.parametrize(
