@@ -1,0 +1,33 @@
+# Everything runs in .venv. A machine needs Python 3.11 or newer with venv, and make; the rest comes as wheels.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.set-up
+
+.PHONY: setup demo test check clean
+
+setup: $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/gagar demo
+
+test: $(STAMP)
+	$(BIN)/pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+
+$(STAMP): pyproject.toml requirements/uv.txt requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: python: expected 3.11 or newer as $(PYTHON), got $$($(PYTHON) --version 2>&1); name one: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "error: python: expected $(PYTHON) with the modules venv and ensurepip, got none; on Debian: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	$(BIN)/uv pip sync --python $(BIN)/python --require-hashes requirements/uv.txt requirements/dev.txt
+	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e .
+	@touch $@
