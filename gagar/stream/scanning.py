@@ -10,7 +10,7 @@ from gagar.stream.handlers import Delivery
 from gagar.stream.routing import to_delivery
 from gagar.stream.spec import Topic
 from gagar.stream.tables import partitions_of
-from gagar.stream.transport import OutOfRangeError, RawRecord, Reader, Transport
+from gagar.stream.transport import OutOfRangeError, Partition, RawRecord, Reader, Transport
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +30,7 @@ async def scan_transport(
         return
     reader = await transport.open_reader(partitions)
     try:
-        # Before anything is fetched: a question on the same connection waits behind a fetch that finds nothing.
-        ends = await reader.ends()
-        await asyncio.gather(*(reader.seek(at, None) for at in partitions))
+        ends = await _start(reader, partitions)
         while follow or any(reader.position(at) < end for at, end in ends.items()):
             for raw in await _poll(reader):
                 delivery = _decoded(raw, by_name[raw.at.topic])
@@ -40,6 +38,13 @@ async def scan_transport(
                     yield delivery
     finally:
         await reader.close()
+
+
+async def _start(reader: Reader, partitions: Sequence[Partition]) -> dict[Partition, int]:
+    """Asks for ends and starts before anything is fetched: a question on the same connection waits behind an idle fetch."""
+    ends = await reader.ends()
+    await asyncio.gather(*(reader.seek(at, None) for at in partitions))
+    return ends
 
 
 def _decoded(raw: RawRecord, topic: Topic) -> Delivery[Any] | None:
