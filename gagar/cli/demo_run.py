@@ -7,7 +7,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,11 +24,14 @@ from gagar.report.summary import Summary, summarize, summary_rows
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gagar.cli.keeper import ProcessState
     from gagar.cli.supervisor import Supervisor
     from gagar.stream.admin import Admin
 
 EXIT_STALLED = 1
 EXIT_INTERRUPTED = 130
+LAST_BYTES = 4096
+"""How much of a log's end is looked at."""
 
 
 def run_demo(overrides: tuple[str, ...]) -> int:
@@ -37,7 +40,7 @@ def run_demo(overrides: tuple[str, ...]) -> int:
 
     run = open_run(DEFAULT_RUN, overrides)
     check_run(run)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
     with broker_of(run) as servers:
         directory = run_directory(run)
         directory.mkdir(parents=True, exist_ok=True)
@@ -106,10 +109,11 @@ class Demo:
             try:
                 await supervisor.start()
                 ending = await self._follow(watch, supervisor, interrupted)
+                states = supervisor.states()
             finally:
                 self._console.print("stopping the stages ...", style="dim")
                 await supervisor.stop()
-        self._explain(ending, supervisor, watch)
+        self._explain(ending, states, watch)
         return await self._conclude(ending, watch)
 
     def _watch(self, admin: "Admin") -> Watch:
@@ -133,15 +137,19 @@ class Demo:
         with display_on(self._console) as display:
             return await watch.until_end(supervisor, deliveries, display, interrupted)
 
-    def _explain(self, ending: Ending, supervisor: "Supervisor", watch: Watch) -> None:
+    def _explain(self, ending: Ending, states: "Sequence[ProcessState]", watch: Watch) -> None:
         """Why there is no planned end, on stderr."""
-        logs = f"see the logs in {self._directory / 'logs'}"
-        restarts = ", ".join(f"{state.name} {state.restarts}" for state in supervisor.states() if state.restarts) or "none"
+        name, logs = self._run.run.name, self._directory / "logs"
         if ending == "failed":
-            click.echo(f"error: {self._run.run.name}: expected the planned end, got a stage that gave up; {logs}", err=True)
+            down = [state for state in states if state.pid is None and state.exit_code]
+            names = ", ".join(f"{state.name} ({state.exit_code})" for state in down) or "a stage"
+            click.echo(f"error: {name}: expected the planned end, got the end of {names}; see the logs in {logs}", err=True)
+            for state in down:
+                click.echo(f"{state.name}: {last_words(logs / f'{state.name}.log')}", err=True)
         elif ending == "stalled":
+            restarts = ", ".join(f"{state.name} {state.restarts}" for state in states if state.restarts) or "none"
             what = f"no record on any topic for {watch.idle_s():.0f} s (restarts: {restarts})"
-            click.echo(f"error: {self._run.run.name}: expected progress, got {what}; {logs}", err=True)
+            click.echo(f"error: {name}: expected progress, got {what}; see the logs in {logs}", err=True)
 
     async def _conclude(self, ending: Ending, watch: Watch) -> int:
         """Audit, report, table, last line."""
@@ -168,7 +176,7 @@ class Demo:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for label, value in [*summary_rows(summary, history.snapshot.rounds), ("report", summary.report)]:
             table.add_row(label, value)
-        self._console.print(table)
+        self._console.print(table, soft_wrap=True)
         print_last_line(summary)
 
 
@@ -176,6 +184,17 @@ def exit_code(ending: Ending, stages_code: int, *, is_clean: bool) -> int:
     """0 only for the planned end of a run whose audit is clean."""
     codes: dict[Ending, int] = {"interrupted": EXIT_INTERRUPTED, "stalled": EXIT_STALLED, "failed": stages_code or 1}
     return codes.get(ending, 0 if is_clean else 1)
+
+
+def last_words(log_file: Path) -> str:
+    """The last line of a log that says something; bounded."""
+    try:
+        with log_file.open("rb") as file:
+            file.seek(max(0, log_file.stat().st_size - LAST_BYTES))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError as error:
+        return f"no log: {error.strerror}"
+    return next((line for line in reversed(lines) if line.strip()), "nothing logged")
 
 
 def shown_path(path: Path) -> str:

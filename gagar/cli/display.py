@@ -23,7 +23,7 @@ LINE_S = 5.0
 @contextmanager
 def display_on(console: "Console") -> Iterator[Display]:
     """The display that fits what stdout is."""
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         yield LineDisplay(console)
         return
     from rich.live import Live

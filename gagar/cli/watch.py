@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 STALL_S = 120.0
 """Without a new record on any topic for so long, the run is given up."""
+START_S = 300.0
+"""The same before the first record: models and libraries are read meanwhile."""
 MEASURE_S = 2.0
 
 Ending = Literal["planned", "failed", "stalled", "interrupted"]
@@ -75,13 +77,7 @@ class Watch:
     """One run under observation."""
 
     def __init__(
-        self,
-        plan: Plan,
-        lags: Lags,
-        memory: Callable[[], int],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        stall_s: float | None = None,
+        self, plan: Plan, lags: Lags, memory: Callable[[], int], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         from gagar.cli.view import Rates
 
@@ -94,7 +90,6 @@ class Watch:
         self._lags_of = lags
         self._memory_of = memory
         self._clock = clock
-        self._stall_s = STALL_S if stall_s is None else stall_s
         self._rates = Rates()
         self._lags: Mapping[str, int] = {}
         self._num_seen = 0
@@ -131,7 +126,7 @@ class Watch:
         for task in endless:
             if task.done():
                 task.result()
-        return "stalled" if self.idle_s() > self._stall_s else None
+        return "stalled" if self.idle_s() > (STALL_S if self._num_seen else START_S) else None
 
     def elapsed_s(self) -> float:
         """Seconds since the watch began."""

@@ -18,7 +18,7 @@ from rich.console import Console
 import gagar.cli.demo_run as demo_run
 from gagar.audit import Audit
 from gagar.cli.demo import demo, fresh_name
-from gagar.cli.demo_run import Demo, exit_code, interruption, logged_to, shown_path
+from gagar.cli.demo_run import Demo, exit_code, interruption, last_words, logged_to, shown_path
 from gagar.cli.display import LINE_S, REFRESH_S, display_on
 from gagar.cli.view import Screen, StageRow
 from gagar.config import Run
@@ -74,7 +74,7 @@ class FakeSupervisor:
         self.calls.append("stop")
 
     def states(self) -> list[FakeState]:
-        return [FakeState()]
+        return [FakeState(), FakeState(name="learner", pid=None, restarts=0, exit_code=3)]
 
 
 class FakeAdmin:
@@ -175,10 +175,9 @@ async def test_a_stage_that_gave_up_is_an_error_that_names_the_logs(
     code, _ = await run_fake(tmp_path)
     captured = capsys.readouterr()
     assert code == expected
-    assert (
-        f"expected the planned end, got a stage that gave up; see the logs in {tmp_path / 'runs' / 'try' / 'logs'}"
-        in captured.err
-    )
+    logs = tmp_path / "runs" / "try" / "logs"
+    assert f"expected the planned end, got the end of learner (3); see the logs in {logs}" in captured.err
+    assert "learner: no log: No such file or directory" in captured.err
     assert last_line(captured.out)["run"] == "try"
 
 
@@ -239,6 +238,20 @@ def test_only_a_planned_end_with_a_clean_audit_is_a_success(
     ending: Any, stages_code: int, is_clean: bool, expected: int
 ) -> None:
     assert exit_code(ending, stages_code, is_clean=is_clean) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"one\ntwo\n\n", "two"),
+        (b"", "nothing logged"),
+        (b"x" * 10_000 + b"\nlast", "last"),
+        (b"\xff\xfe bad", "\ufffd\ufffd bad"),
+    ],
+)
+def test_the_last_words_of_a_log_are_its_last_line(tmp_path: Path, data: bytes, expected: str) -> None:
+    (tmp_path / "a.log").write_bytes(data)
+    assert last_words(tmp_path / "a.log") == expected
 
 
 def test_logging_goes_to_the_file_and_comes_back(tmp_path: Path) -> None:
