@@ -20,6 +20,8 @@ PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygm
 OWN = ("__init__.py", "needless.py", "sandbox/__init__.py", "sandbox/inside")
 """What of gagar is inside."""
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+ETC = ("ld.so.cache", "alternatives")
+"""What programs of the system cannot do without."""
 DEVICES = ("null", "zero", "full", "random", "urandom")
 PASSWD = b"root:x:0:0:root:/:/usr/sbin/nologin\nagent:x:1000:1000:agent:/tmp:/bin/bash\n"
 GROUP = b"root:x:0:\nagent:x:1000:\n"
@@ -103,14 +105,9 @@ def _mounts() -> Iterator[str]:
             yield from ("--symlink", os.readlink(path), str(path))
         elif path.is_dir():
             yield from ("--ro-bind", str(path), str(path))
-    yield from (
-        "--ro-bind-try",
-        "/etc/ld.so.cache",
-        "/etc/ld.so.cache",
-        "--ro-bind-try",
-        "/etc/alternatives",
-        "/etc/alternatives",
-    )
+    yield from ("--perms", "0755", "--dir", "/etc")
+    for name in ETC:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
     yield from _python_mounts()
     for name, path in _library().items():
         target = f"{LIBRARY}/{name}"

@@ -25,5 +25,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         require(self.memory_bytes >= 256 << 20, "limits.memory_bytes", "at least 256 MiB", self.memory_bytes)
+        require(self.open_files >= 256, "limits.open_files", "at least 256", self.open_files)
         for name in self.__struct_fields__:
             require(getattr(self, name) > 0, f"limits.{name}", "more than 0", getattr(self, name))

@@ -60,8 +60,9 @@ class WarmServer:
         try:
             await asyncio.wait_for(asyncio.shield(server._ready), START_S)
         except (TimeoutError, UnavailableError):
+            words = server.last_words
             await server.stop()
-            raise UnavailableError(f"{bubblewrap}: expected a warm server, got {server.last_words}") from None
+            raise UnavailableError(f"{bubblewrap}: expected a warm server, got {words}") from None
         return server
 
     @property
@@ -139,3 +140,4 @@ class WarmServer:
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
+        self._errors.close()

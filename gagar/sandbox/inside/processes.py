@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from gagar.sandbox.inside import linux
 
-REPORT = 3
-"""Descriptor of the child's report."""
+REPORT = 199
+"""Descriptor of the child's report; above those that the warm session had open."""
 MAX_REPORT_BYTES = 16 << 20
 MEMORY_CHECK_S = 0.25
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
@@ -116,6 +116,7 @@ def _give_up_everything(output: int, report: int, timeout_s: float, limits: Limi
     os.dup2(output, 2)
     if report >= 0 and report != REPORT:
         os.dup2(report, REPORT, inheritable=False)
+    os.closerange(3, REPORT)
     os.closerange(REPORT + (report >= 0), 1 << 20)
     linux.write_file("/proc/self/oom_score_adj", "1000")
     for kind, bound in (

@@ -21,7 +21,7 @@ from gagar.sandbox.inside.workspace import ROOT, TestProcess
 
 # Left out: what writes files, talks to a terminal, or takes the time of a small test run without changing a result.
 BLOCKED = (
-    *("cacheprovider", "terminal", "junitxml", "pastebin", "stepwise", "debugging", "doctest", "setuponly", "setupplan"),
+    *("cacheprovider", "terminal", "junitxml", "pastebin", "stepwise", "doctest", "setuponly", "setupplan"),
     *("faulthandler", "unraisableexception", "threadexception"),
 )
 ARGUMENTS = (
@@ -65,6 +65,7 @@ class Runner:
     def __init__(self, park: Callable[[], None]) -> None:
         self._park = park
         self._sources: dict[str, str] = {}
+        self._wanted: set[Path] = set()
         self._expected: frozenset[str] = frozenset()
         self._canary = ""
         self._failed: set[str] = set()
@@ -73,18 +74,22 @@ class Runner:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:
+        nulls = _null_descriptors()
         try:
             self._park()
         except TestProcess as process:
             request = process.request
+        _reopen(nulls)
         self._nonce, self._canary = request["nonce"], request["canary"]
         self._expected = frozenset(request["ids"])
         files = list(dict.fromkeys(name.partition("::")[0] for name in request["ids"]))
         # Read before a line of the candidate's has run.
         self._sources = {file: Path(ROOT, file).read_text(encoding="utf-8") for file in files if Path(ROOT, file).is_file()}
         session.config.args = list(self._sources)
+        session.config.option.tbstyle = "short"
         # The only way to change after the start what `--noconftest` said.
         session.config.pluginmanager._noconftest = not request["conftests"]
+        self._wanted = {Path(ROOT, part) for file in self._sources for part in (file, *map(str, Path(file).parents))}
         sys.path.append(ROOT)
 
     def _say(self, **line: Any) -> None:
@@ -92,6 +97,10 @@ class Runner:
 
     def _alarm(self, text: str) -> None:
         self._say(alarm=text)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self, collection_path: Path) -> bool:
+        return collection_path not in self._wanted
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Dir:
@@ -124,7 +133,7 @@ class Runner:
             self._say(test=report.nodeid, passed=report.nodeid not in self._failed)
 
     def _explain(self, name: str, text: str) -> None:
-        print(f"{name}: {text[:MAX_EXPLANATION]}", flush=True)  # noqa: T201
+        print(f"{name}: {text[-MAX_EXPLANATION:]}", flush=True)  # noqa: T201
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
@@ -134,6 +143,20 @@ class Runner:
         # Nothing of the candidate's runs any more: no exit hook, no finalizer.
         os._exit(0)
         return result
+
+
+def _null_descriptors() -> list[int]:
+    """What the session has open on /dev/null (its log file); a child has lost it."""
+    numbers = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
+    return [number for number in numbers if os.path.realpath(f"/proc/self/fd/{number}") == "/dev/null"]
+
+
+def _reopen(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        null = os.open("/dev/null", os.O_WRONLY)
+        if null != descriptor:
+            os.dup2(null, descriptor, inheritable=False)
+            os.close(null)
 
 
 class MemoryModule(pytest.Module):

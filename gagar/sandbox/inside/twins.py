@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+MAX_DEPTH = 8
+"""Of nested containers whose leaves are replaced."""
 CANARY = "\n\ndef {name}():\n    assert 0 == 1\n"
 
 
@@ -57,9 +59,9 @@ class Comparison:
 def _twin(value: Any, depth: int = 0) -> Any:
     """The value with other leaves; lists, tuples and dicts of the exact types keep their shape."""
     kind = type(value)
-    if value and depth < 8 and kind in (list, tuple):
+    if kind in (list, tuple) and value and depth < MAX_DEPTH:
         return kind([_twin(item, depth + 1) for item in value])
-    if value and depth < 8 and kind is dict:
+    if kind is dict and value and depth < MAX_DEPTH:
         return {key: _twin(item, depth + 1) for key, item in value.items()}
     return object()
 

@@ -115,7 +115,7 @@ class Workspace:
         return {"tree": tree}
 
     def _test(self, request: dict[str, Any]) -> dict[str, Any]:
-        _remove_conftests(request["conftests"])
+        _clear_for_tests(request["conftests"])
 
         def become_test_process() -> None:
             raise TestProcess(request)
@@ -161,11 +161,12 @@ def _bytes_of(path: str, max_bytes: int) -> bytes:
         return file.read(max_bytes + 1)
 
 
-def _remove_conftests(kept: list[str]) -> None:
-    """Removes each conftest.py that is not protected; without protected ones none is loaded at all."""
-    if not kept:
-        return
-    for folder, _, names in os.walk("."):
-        path = os.path.normpath(os.path.join(folder, "conftest.py"))
-        if "conftest.py" in names and path not in kept:
-            os.unlink(path)
+def _clear_for_tests(conftests: list[str]) -> None:
+    """Removes bytecode, so that what runs is what the sources say, and, if any is protected, every other conftest.py (else none
+    is loaded at all)."""
+    for folder, folders, names in os.walk("."):
+        for name in names:
+            path = os.path.normpath(os.path.join(folder, name))
+            if name.endswith(".pyc") or (conftests and name == "conftest.py" and path not in conftests):
+                os.unlink(path)
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS or name == "__pycache__"]
