@@ -12,6 +12,8 @@ from gagar.config import Run
 if TYPE_CHECKING:
     from gagar.report.summary import Summary
 
+MAX_FINDINGS = 10
+
 
 @click.command()
 @run_options
@@ -45,5 +47,6 @@ async def make_report(run: Run) -> "Summary":
 
 
 def audit_text(findings: list[str]) -> str:
-    """The audit's word in a summary: `clean`, or what is wrong."""
-    return "; ".join(findings) or "clean"
+    """The audit's word in a summary: `clean`, or what is wrong; `gagar audit` tells all of it."""
+    num_more = len(findings) - MAX_FINDINGS
+    return "; ".join([*findings[:MAX_FINDINGS], *([f"and {num_more} more"] if num_more > 0 else [])]) or "clean"

@@ -66,3 +66,9 @@ async def test_a_name_without_records_is_refused_and_nothing_written(topics: Rec
 def test_findings_are_joined_into_one_word() -> None:
     assert audit_text([]) == "clean"
     assert audit_text(["group a: x", "group b: y"]) == "group a: x; group b: y"
+
+
+def test_many_findings_are_cut_with_a_count() -> None:
+    text = audit_text([f"group {i}: x" for i in range(25)])
+    assert text.startswith("group 0: x; group 1: x;")
+    assert text.endswith("group 9: x; and 15 more")
