@@ -82,9 +82,7 @@ class FakeEngine:
             raise answer
         ids = [ord(char) for char in answer] + ([self.END] if self.finish == "stop" else [])
         count = len(ids)
-        return Completion(
-            token_ids=ids, logprobs=[-0.5] * count, policy_versions=[self._version] * count, finish=self.finish
-        )
+        return Completion(token_ids=ids, logprobs=[-0.5] * count, policy_versions=[self._version] * count, finish=self.finish)
 
     async def load_weights(self, location: Path, version: int) -> None:
         if self.load_error is not None:

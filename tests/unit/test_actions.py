@@ -53,7 +53,7 @@ def test_an_empty_block_is_an_empty_action() -> None:
 @given(st.text(alphabet="`bash\n x", max_size=200))
 def test_an_action_is_always_a_part_of_the_text(text: str) -> None:
     action = parse_action(text)
-    assert action is None or (action == "" or action.endswith("\n")) and action in text + "\n"
+    assert action is None or ((action == "" or action.endswith("\n")) and action in text + "\n")
 
 
 def test_a_hostile_megabyte_is_parsed_in_linear_time() -> None:
@@ -72,7 +72,9 @@ def test_an_observation_of_a_killed_command_tells_so() -> None:
 
 def test_a_long_output_keeps_head_and_tail() -> None:
     text = format_observation(CommandResult(exit_code=0, output="a" * 50_000 + "z"), 5.0)
-    assert text.startswith("exit code 0\na") and text.endswith("z") and len(text) < MAX_OBSERVATION_CHARS + 100
+    assert text.startswith("exit code 0\na")
+    assert text.endswith("z")
+    assert len(text) < MAX_OBSERVATION_CHARS + 100
 
 
 @given(st.text(max_size=50), st.integers(min_value=2, max_value=20))

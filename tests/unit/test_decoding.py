@@ -122,12 +122,15 @@ def test_a_cancelled_generation_is_dropped_and_its_place_is_free(model: Any) -> 
     batch.step(0)
     first.is_cancelled = True
     ended = [generation for _ in range(2) for generation in batch.step(0)]
-    assert ended == [second] and batch.is_idle and len(first.token_ids) == 1
+    assert ended == [second]
+    assert batch.is_idle
+    assert len(first.token_ids) == 1
 
 
 def test_a_cancelled_one_that_waits_never_runs(model: Any) -> None:
     waiting = make_generation([2], is_cancelled=True)
-    assert run(make_batch(model), waiting) == [] and waiting.token_ids == []
+    assert run(make_batch(model), waiting) == []
+    assert waiting.token_ids == []
 
 
 def test_at_its_deadline_a_generation_ends_with_what_it_has(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +172,8 @@ def test_giving_up_returns_all_and_the_batch_works_on(model: Any) -> None:
     batch = make_batch(model, max_rows=1)
     batch.submit([make_generation([2]), make_generation([3])])
     batch.step(0)
-    assert len(batch.clear()) == 2 and batch.is_idle
+    assert len(batch.clear()) == 2
+    assert batch.is_idle
     after, reference = make_generation([9, 10, 11]), make_generation([9, 10, 11])
     run(batch, after)
     run(make_batch(model), reference)

@@ -47,7 +47,9 @@ async def test_nothing_is_ready_before_a_version_is_loaded(follower: PolicyFollo
     await waiting
 
 
-async def test_of_the_past_versions_only_the_last_is_loaded(follower: PolicyFollower, engine: FakeEngine, tmp_path: Path) -> None:
+async def test_of_the_past_versions_only_the_last_is_loaded(
+    follower: PolicyFollower, engine: FakeEngine, tmp_path: Path
+) -> None:
     for version in range(4):
         follower.offer(make_files(tmp_path, version))
     await follower.ready()
@@ -74,7 +76,8 @@ async def test_a_wrong_checksum_is_refused_and_the_old_policy_stays(
     with caplog.at_level(logging.WARNING):
         while not caplog.records:
             await asyncio.sleep(0.001)
-    assert "policy version refused run=a version=1" in caplog.text and "expected sha256" in caplog.text
+    assert "policy version refused run=a version=1" in caplog.text
+    assert "expected sha256" in caplog.text
     await follower.ready()
     assert engine.policy_version == 0
 

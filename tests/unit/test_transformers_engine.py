@@ -62,7 +62,8 @@ async def test_concurrent_callers_each_get_what_the_model_gives_them_alone(engin
 async def test_new_weights_count_from_the_next_token_on(engine: TransformersEngine, models: Path) -> None:
     await engine.load_weights(models / "two", 4)
     completion = await engine.generate(PROMPT, params())
-    assert engine.policy_version == 4 and set(completion.policy_versions) == {4}
+    assert engine.policy_version == 4
+    assert set(completion.policy_versions) == {4}
     assert_sampled_from(models / "two", PROMPT, completion)
 
 
@@ -75,7 +76,9 @@ async def test_weights_loaded_in_mid_generation_flip_the_versions_once_each(engi
         version += 1
         await engine.load_weights(models / ("two" if version % 2 else "one"), version)
     versions = (await task).policy_versions
-    assert versions == sorted(versions) and len(set(versions)) >= 2 and len(versions) == 400
+    assert versions == sorted(versions)
+    assert len(set(versions)) >= 2
+    assert len(versions) == 400
 
 
 @pytest.mark.parametrize("what", ["wide", "missing"])
@@ -95,7 +98,9 @@ async def test_a_cancelled_call_frees_its_place(models: Path) -> None:
     await asyncio.sleep(0)
     long.cancel()
     completion = await engine.generate(PROMPT, params(max_new_tokens=2))
-    assert len(completion.token_ids) == 2 and long.cancelled() and engine._futures == {}
+    assert len(completion.token_ids) == 2
+    assert long.cancelled()
+    assert engine._futures == {}
     await engine.close()
 
 
