@@ -140,7 +140,8 @@ class ReducerWork:
             if entry is None and self._reducer.is_late(delivery, self._is_finished):
                 return self._finish_late(raw, spot)
             state = self._reducer.start(key) if entry is None else entry.state
-            reduced = self._reducer.apply(state, delivery, self._clock.now(self._lane.lagging()))
+            now = self._clock.now([*self._lane.lagging(), raw.at])  # what was read with it may not have been applied yet
+            reduced = self._reducer.apply(state, delivery, now)
         if entry is None:
             entry = self._open[key] = OpenKey(state=state, spots=[], source=raw)
         entry.spots.append(spot)

@@ -1,7 +1,7 @@
 """A real stage process for kill tests: `python -m tests.broker.stage_process SERVERS RUN KIND [DEATH]`.
 
-DEATH is `<call>:<n>`: the process sends itself SIGKILL at the n-th of these calls: `begin`, `send`, `commit` (all is produced, nothing
-committed), `answer` (it is committed, and the process does not know).
+DEATH is `<call>:<n>`: the process sends itself SIGKILL at the n-th of these calls: `begin`, `send`, `commit` (all is produced,
+nothing committed), `answer` (it is committed, and the process does not know).
 """
 
 import asyncio
@@ -50,10 +50,11 @@ def die_at(death: str) -> None:
     async def armed(self: KafkaProducer, *args: Any) -> Any:
         nonlocal left
         left -= 1
-        if left == 0 and call != "answer":
+        is_last = left == 0  # others count on while this one waits
+        if is_last and call != "answer":
             os.kill(os.getpid(), signal.SIGKILL)
         result = await original(self, *args)
-        if left == 0:
+        if is_last:
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 

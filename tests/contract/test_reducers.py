@@ -1,0 +1,169 @@
+"""Reducers: a group is one unit over both inputs, through restarts, lateness and deadlines."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from gagar.records import LogRef, Outcome, RolloutRequest, Verdict
+from gagar.stream.handlers import Delivery, Reduced
+from gagar.stream.spec import Stage
+from gagar.stream.transport import Send
+from tests.builders import make_request, make_verdict
+from tests.contract.world import DEAD_LETTERS, OUTCOMES, REQUESTS, VERDICTS, Process, World, committed, make_stage, read, write
+
+STAGE: Stage = make_stage("reducer", (REQUESTS, VERDICTS), outputs=(OUTCOMES,))
+SIZE = 3
+
+
+class State(msgspec.Struct):
+    requested: set[int] = msgspec.field(default_factory=set)
+    verdicts: set[int] = msgspec.field(default_factory=set)
+    deadline: float | None = None
+
+
+class Gathering:
+    """Closes a group when it has SIZE verdicts, or at the deadline of its requests."""
+
+    def __init__(self) -> None:
+        self.times: dict[int, list[float]] = {}
+
+    def start(self, key: str) -> State:
+        return State()
+
+    def apply(self, state: State, delivery: Delivery[Any], now: float) -> Reduced:
+        self.times.setdefault(delivery.ref.partition, []).append(now)
+        record = delivery.record
+        if isinstance(record, RolloutRequest):
+            state.requested.add(record.sample_index)
+            state.deadline = record.deadline
+        else:
+            state.verdicts.add(record.sample_index)
+        if len(state.verdicts) == SIZE and len(state.requested) == SIZE:
+            return self.close(record.group_id, state)
+        return Reduced()
+
+    def wake_at(self, state: State) -> float | None:
+        return state.deadline
+
+    def expire(self, state: State, now: float) -> Reduced:
+        return self.close("expired", state)
+
+    def is_late(self, delivery: Delivery[Any], is_finished: Callable[[LogRef], bool]) -> bool:
+        return isinstance(delivery.record, Verdict) and is_finished(delivery.record.request)
+
+    def close(self, group_id: str, state: State) -> Reduced:
+        outcome = Outcome(
+            group_id=group_id,
+            task_id="",
+            purpose="training",
+            kind="dropped",
+            reason="all_passed",
+            num_valid=len(state.verdicts),
+        )
+        return Reduced(outputs=[outcome], is_closed=True)
+
+
+async def request_groups(
+    world: World, group_ids: Sequence[str], deadline: float | None = None
+) -> dict[tuple[str, int], LogRef]:
+    """Asks for SIZE attempts of each group; the answer is where the requests lie."""
+    deadline = deadline or time.time() + 600
+    await write(world, [make_request(group, i, group_size=SIZE, deadline=deadline) for group in group_ids for i in range(SIZE)])
+    return {(d.record.group_id, d.record.sample_index): d.ref for d in await read(world, REQUESTS)}
+
+
+def verdict(refs: dict[tuple[str, int], LogRef], group_id: str, index: int) -> Verdict:
+    return make_verdict(group_id, index, request=refs[group_id, index])
+
+
+async def test_a_group_closes_once_with_its_last_verdict_and_leaves_no_lag(world: World) -> None:
+    groups = [f"t-{number:06d}" for number in range(20)]
+    refs = await request_groups(world, groups)
+    async with Process(world, STAGE, Gathering()) as process:
+        for index in range(SIZE):
+            await write(world, [verdict(refs, group, index) for group in groups])
+        await process.until_finished(20 * 2 * SIZE)
+    outcomes = await read(world, OUTCOMES)
+    assert sorted(d.record.group_id for d in outcomes) == groups
+    assert {entry.metadata for entry in (await committed(world, STAGE)).values()} == {""}
+
+
+async def test_open_groups_are_rebuilt_from_the_log_after_a_restart(world: World) -> None:
+    groups = [f"t-{number:06d}" for number in range(12)]
+    refs = await request_groups(world, groups)
+    await write(world, [verdict(refs, group, 0) for group in groups])
+    await write(world, [verdict(refs, groups[0], index) for index in (1, 2)])
+    async with Process(world, STAGE, Gathering()) as process:
+        await process.until_finished(2 * SIZE)
+        await process.until(lambda: process.runtime.counters.delivered == 12 * SIZE + 12 + 2)
+    await write(world, [verdict(refs, group, index) for group in groups[1:] for index in (1, 2)])
+    async with Process(world, STAGE, Gathering()) as process:
+        await process.until_finished(11 * 2 * SIZE)
+        assert process.runtime.counters.delivered == 11 * 2 * SIZE, "what was finished is not delivered again"
+    assert sorted(d.record.group_id for d in await read(world, OUTCOMES)) == groups
+
+
+async def test_late_verdicts_are_counted_and_go_nowhere(world: World) -> None:
+    refs = await request_groups(world, ["t-000001", "t-000002"])
+    await write(world, [verdict(refs, "t-000001", index) for index in range(SIZE)])
+    async with Process(world, STAGE, Gathering()) as process:
+        await process.until_finished(2 * SIZE)
+        await write(world, [verdict(refs, "t-000001", 1)])
+        await process.until(lambda: process.runtime.counters.late == 1)
+        await write(world, [verdict(refs, "t-000002", index) for index in range(SIZE)])
+        await process.until_finished(4 * SIZE + 1)
+    assert len(await read(world, OUTCOMES)) == 2
+
+
+async def test_a_deadline_closes_what_has_not_arrived(world: World) -> None:
+    refs = await request_groups(world, ["t-000001"], deadline=time.time() + 1.0)
+    await write(world, [verdict(refs, "t-000001", 0)])
+    async with Process(world, STAGE, Gathering()) as process:
+        await process.until_finished(SIZE + 1)
+    [outcome] = await read(world, OUTCOMES)
+    assert (outcome.record.group_id, outcome.record.num_valid) == ("expired", 1)
+
+
+async def test_a_backlog_is_judged_by_its_own_time(world: World) -> None:
+    deadline = time.time() + 1.0
+    refs = await request_groups(world, ["t-000001"], deadline=deadline)
+    await write(world, [verdict(refs, "t-000001", index) for index in range(SIZE)])
+    while time.time() < deadline + 0.1:
+        await write(world, [make_request("t-000009", 0, deadline=deadline + 600)])
+        await asyncio.sleep(0.1)
+    reducer = Gathering()
+    async with Process(world, STAGE, reducer) as process:
+        await process.until_finished(2 * SIZE)
+    assert [d.record.group_id for d in await read(world, OUTCOMES)] == ["t-000001"]
+    assert all(times == sorted(times) for times in reducer.times.values()), "stream time never goes back"
+    written = [d.at for topic in (REQUESTS, VERDICTS) for d in await read(world, topic) if d.key == "t-000001"]
+    assert reducer.times[refs["t-000001", 0].partition][2 * SIZE - 1] <= max(written)
+
+
+async def test_a_poisoned_verdict_is_dead_and_its_group_ends_by_its_deadline(world: World) -> None:
+    refs = await request_groups(world, ["t-000001"], deadline=time.time() + 1.0)
+    poison = Send(topic="verdicts", key=b"t-000001", value=b"\xc1")
+    await write(world, [verdict(refs, "t-000001", 0), poison, verdict(refs, "t-000001", 1)])
+    async with Process(world, STAGE, Gathering()) as process:
+        await process.until_finished(SIZE + 3)
+    assert [d.record.value for d in await read(world, DEAD_LETTERS)] == [b"\xc1"]
+    assert [d.record.num_valid for d in await read(world, OUTCOMES)] == [2]
+
+
+async def test_two_members_share_the_groups_and_none_is_lost_or_doubled(world: World) -> None:
+    groups = [f"t-{number:06d}" for number in range(30)]
+    refs = await request_groups(world, groups)
+    async with Process(world, STAGE, Gathering()) as one:
+        await write(world, [verdict(refs, group, 0) for group in groups])
+        await one.until(lambda: one.runtime.counters.delivered >= 30 * SIZE + 30)
+        async with Process(world, STAGE, Gathering()) as two:
+            await two.until(lambda: len(two.runtime.lanes) == 2)
+            await write(world, [verdict(refs, group, 1) for group in groups])
+            await write(world, [verdict(refs, group, 2) for group in groups[:15]])
+            await one.until(lambda: one.runtime.counters.finished + two.runtime.counters.finished >= 15 * 2 * SIZE)
+        await write(world, [verdict(refs, group, 2) for group in groups[15:]])
+        await one.until(lambda: one.runtime.counters.finished + two.runtime.counters.finished >= 30 * 2 * SIZE)
+    assert sorted(d.record.group_id for d in await read(world, OUTCOMES)) == groups

@@ -1,0 +1,131 @@
+"""Sources: one acts at a time, from a cursor that is committed with what it made."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gagar.errors import FencedError
+from gagar.records import Outcome
+from gagar.stream.handlers import Output
+from tests.builders import make_request
+from tests.contract.world import FAST, OUTCOMES, REQUESTS, VERSIONS, Process, World, make_stage, opened, read, write
+
+STAGE = make_stage("source", inputs=(), tables=(OUTCOMES, VERSIONS), outputs=(REQUESTS,), name="asker")
+
+
+class Counting:
+    """Makes two requests per unit, at most `ahead` units before their outcomes; `total` units in all."""
+
+    def __init__(self, total: int, ahead: int = 1000) -> None:
+        self.total, self.ahead = total, ahead
+        self.cursor = 0
+        self.outcomes: set[str] = set()
+        self.restored: list[bytes] = []
+        self.seen_at_first: int | None = None
+
+    def restore(self, cursor: bytes) -> None:
+        self.restored.append(cursor)
+        self.cursor = int(cursor or b"0")
+
+    def observe(self, record: Any) -> None:
+        if isinstance(record, Outcome):
+            self.outcomes.add(record.group_id)
+
+    def next_unit(self, now: float) -> tuple[Sequence[Output], bytes] | None:
+        if self.seen_at_first is None:
+            self.seen_at_first = len(self.outcomes)
+        if self.cursor >= min(self.total, len(self.outcomes) + self.ahead):
+            return None
+        group_id = f"t-{self.cursor:06d}"
+        self.cursor += 1
+        return [make_request(group_id, 0), make_request(group_id, 1)], str(self.cursor).encode()
+
+    @property
+    def is_done(self) -> bool:
+        return self.cursor >= self.total
+
+
+def outcome(number: int) -> Outcome:
+    return Outcome(group_id=f"t-{number:06d}", task_id="", purpose="training", kind="dropped", reason="all_failed")
+
+
+async def requested(world: World) -> list[tuple[str, int]]:
+    return sorted((d.record.group_id, d.record.sample_index) for d in await read(world, REQUESTS))
+
+
+def expected(total: int) -> list[tuple[str, int]]:
+    return [(f"t-{number:06d}", index) for number in range(total) for index in range(2)]
+
+
+async def test_a_source_ends_by_itself_when_nothing_is_due_ever_again(world: World) -> None:
+    async with Process(world, STAGE, Counting(20)) as process:
+        await process.ended()
+    assert await requested(world) == expected(20)
+
+
+async def test_a_restarted_source_goes_on_from_its_cursor_with_the_past_observed(world: World) -> None:
+    await write(world, [outcome(90), outcome(91)])
+    first = Counting(50, ahead=5)
+    async with Process(world, STAGE, first) as process:
+        await process.until_finished(7)
+    assert (first.seen_at_first, first.restored) == (2, [b""])
+    await write(world, [outcome(number) for number in range(3)])
+    second = Counting(12, ahead=20)
+    async with Process(world, STAGE, second) as process:
+        await process.ended()
+    assert (second.seen_at_first, second.restored) == (5, [b"7"])
+    assert await requested(world) == expected(12)
+
+
+async def test_table_records_wake_a_waiting_source(world: World) -> None:
+    async with Process(world, STAGE, Counting(6, ahead=1)) as process:
+        for number in range(5):
+            await process.until_finished(number + 1)
+            await write(world, [outcome(number)])
+        await process.ended()
+    assert await requested(world) == expected(6)
+
+
+async def test_a_second_source_waits_and_takes_over_when_the_first_leaves(world: World) -> None:
+    first, second = Counting(100, ahead=3), Counting(10, ahead=1000)
+    async with Process(world, STAGE, first) as one:
+        await one.until_finished(3)
+        async with Process(world, STAGE, second) as two:
+            await asyncio.sleep(0.5)
+            assert not second.restored
+            await one.stop()
+            await two.ended()
+    assert second.restored == [b"3"]
+    assert await requested(world) == expected(10)
+
+
+async def test_a_source_whose_producer_was_fenced_looks_at_the_cursor_and_goes_on(world: World) -> None:
+    source = Counting(6, ahead=3)
+    async with Process(world, STAGE, source) as process:
+        await process.until_finished(3)
+        async with opened(world) as transport:
+            await (await transport.start_producer("asker.0", [REQUESTS])).close()
+        await write(world, [outcome(number) for number in range(3)])
+        await process.ended()
+    assert process.runtime.counters.takeovers == 2
+    assert await requested(world) == expected(6)
+
+
+async def test_a_source_ends_with_an_error_if_another_has_moved_the_cursor(world: World) -> None:
+    from gagar.stream.frontier import Frontier
+    from gagar.stream.transport import Committed, Partition
+
+    async with Process(world, STAGE, Counting(6, ahead=3), FAST) as process:
+        await process.until_finished(3)
+        async with opened(world) as transport:
+            producer = await transport.start_producer("asker.0", [REQUESTS])
+            offset, metadata = Frontier(0, note=b"5").snapshot()
+            await producer.begin()
+            await producer.commit("asker", {Partition("outcomes", 0): Committed(offset=offset, metadata=metadata)})
+            await producer.close()
+        await write(world, [outcome(number) for number in range(3)])
+        with pytest.raises(FencedError, match="expected its own cursor"):
+            await process.ended()
+        process.task = asyncio.create_task(asyncio.sleep(0))
