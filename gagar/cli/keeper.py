@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 EXIT_CONFIGURATION = 2
 EXIT_GAVE_UP = 1
+
+WasOutage = Callable[[float], Awaitable[bool]]
 
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,11 +67,13 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 class Keeper:
     """One process, kept."""
 
-    def __init__(self, spec: ProcessSpec, holder: Path, log: Path, patience: Patience) -> None:
+    def __init__(self, spec: ProcessSpec, holder: Path, log: Path, patience: Patience, was_outage: WasOutage) -> None:
+        """`holder`: directory of the leash. `was_outage`: whether Kafka has been down since a moment of `time.monotonic`."""
         self.spec = spec
         self.log = log
         self._holder = holder
         self._patience = patience
+        self._was_outage = was_outage
         self._stopping = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._restarts = 0
@@ -90,8 +95,8 @@ class Keeper:
             early_deaths = early_deaths + 1 if is_early else 0
             if self._stopping.is_set() or (code == 0 and self.spec.has_end):
                 return 0
-            # Later it means that something outside is down: the configuration was good enough for the life before.
-            if code == EXIT_CONFIGURATION and is_early and self._restarts == 0:
+            # In a later life, or with Kafka down, it means an outage: the configuration was good enough before.
+            if code == EXIT_CONFIGURATION and is_early and self._restarts == 0 and not await self._was_outage(started):
                 logger.error("stage refused name=%s code=%d log=%s", self.spec.name, code, self.log)
                 return EXIT_CONFIGURATION
             if early_deaths > self._patience.max_early_deaths:

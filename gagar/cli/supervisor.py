@@ -11,18 +11,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gagar.cli.cluster_watch import ClusterWatch, cluster_watch
 from gagar.cli.keeper import Keeper, Patience, ProcessSpec, ProcessState
 from gagar.cli.log_tail import LogTail
 from gagar.config import Run
-from gagar.errors import ConfigError, GagarError
+from gagar.errors import ConfigError
 from gagar.leash import Leash
 from gagar.stream.spec import Stage
 
 logger = logging.getLogger(__name__)
 
 TAIL_S = 0.1
-BROKER_WATCH_S = 1.0
-BROKER_BACKOFF_S = 5.0
 
 OnLine = Callable[[str, str], None]
 """Called with the name of a process and a line of its log."""
@@ -41,10 +40,11 @@ class Supervisor:
         on_line: OnLine | None = None,
         specs: Sequence[ProcessSpec] | None = None,
         patience: Patience | None = None,
+        watch: ClusterWatch | None = None,
     ) -> None:
         """`argv_tail`: options of `gagar run`. `scale`: processes by stage, else one. `directory`: of the run; logs go to
         `logs/<process>.log` there. `specs` replaces what tail and scale say. Raises ConfigError for an unknown stage."""
-        self._run = run
+        self._watch = watch or cluster_watch(run)
         self._specs = stage_processes(argv_tail, scale) if specs is None else specs
         self._patience = patience or Patience()
         self._directory = directory
@@ -63,13 +63,12 @@ class Supervisor:
         logs = self._directory / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         for spec in self._specs:
-            keeper = Keeper(spec, self._directory, fresh_log(logs / f"{spec.name}.log"), self._patience)
+            keeper = Keeper(spec, self._directory, fresh_log(logs / f"{spec.name}.log"), self._patience, self._watch.was_outage)
             self._keepers.append(keeper)
             self._kept[asyncio.create_task(keeper.keep(), name=spec.name)] = keeper
         if self._on_line is not None:
             self._side.append(asyncio.create_task(self._follow(self._on_line)))
-        if not self._run.kafka.bootstrap_servers:
-            self._side.append(asyncio.create_task(self._keep_broker()))
+        self._side.append(asyncio.create_task(self._watch.run()))
 
     async def wait(self) -> int:
         """How the run ended: 0 as planned, 2 if a stage refused its configuration, 1 if one was given up. The others still run
@@ -121,25 +120,6 @@ class Supervisor:
             for name, tail in tails.items():
                 for line in tail.rest():
                     on_line(name, line)
-
-    async def _keep_broker(self) -> None:
-        """Starts the local broker again when it has died; stages wait for it by themselves."""
-        from gagar.broker.address import broker_dir, running_state
-        from gagar.broker.local import start_broker
-        from gagar.leash import environment
-
-        directory = broker_dir(self._run)
-        while True:
-            await asyncio.sleep(BROKER_WATCH_S)
-            if running_state(directory) is not None:
-                continue
-            logger.warning("broker died directory=%s", directory)
-            try:
-                state = await asyncio.to_thread(start_broker, directory, environment(directory))
-                logger.info("broker started address=%s pid=%d", state.address, state.pid)
-            except GagarError as error:
-                logger.error("broker not started error=%s", error)
-                await asyncio.sleep(BROKER_BACKOFF_S)
 
 
 def fresh_log(path: Path) -> Path:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,11 +86,23 @@ def parse_scales(scales: Sequence[str]) -> dict[str, int]:
 
 
 class Printer:
-    """Prints lines with the name of their process in front, a colour for each."""
+    """Prints lines with the name of their process in front, a colour for each; a line that repeats itself is counted."""
 
     def __init__(self) -> None:
         self._colours: dict[str, str] = {}
+        self._last: dict[str, str] = {}
+        self._repeats: Counter[str] = Counter()
 
     def line(self, name: str, text: str) -> None:
+        """Prints a line, or counts it if the process's last one was the same."""
+        if self._last.get(name) == text:
+            self._repeats[name] += 1
+            return
+        if repeats := self._repeats.pop(name, 0):
+            self._print(name, f"(the same {repeats} more times)")
+        self._last[name] = text
+        self._print(name, text)
+
+    def _print(self, name: str, text: str) -> None:
         colour = self._colours.setdefault(name, COLOURS[len(self._colours) % len(COLOURS)])
         click.echo(f"{click.style(f'{name:<20}', fg=colour)} {text}")

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,17 @@ COUNT = (
 )
 
 
-def make_keeper(tmp_path: Path, script: str, *, has_end: bool = True, patience: Patience = QUICK) -> Keeper:
+def make_keeper(
+    tmp_path: Path, script: str, *, has_end: bool = True, patience: Patience = QUICK, is_outage: bool = False
+) -> Keeper:
     prefix = f"import os; os.chdir({str(tmp_path)!r})\n"
     spec = ProcessSpec(name="probe", command=(sys.executable, "-I", "-c", prefix + script), has_end=has_end)
-    return Keeper(spec, tmp_path, tmp_path / "probe.log", patience)
+
+    async def was_outage(since: float) -> bool:
+        assert since <= time.monotonic()
+        return is_outage
+
+    return Keeper(spec, tmp_path, tmp_path / "probe.log", patience, was_outage)
 
 
 def lives(tmp_path: Path) -> int:
@@ -46,6 +54,12 @@ async def test_wrong_configuration_in_the_first_life_is_final(tmp_path: Path) ->
     keeper = make_keeper(tmp_path, f"{COUNT}\nsys.exit(2)")
     assert await keeper.keep() == 2
     assert lives(tmp_path) == 1
+
+
+async def test_exit_code_2_while_kafka_is_down_is_an_outage_and_tried_again(tmp_path: Path) -> None:
+    keeper = make_keeper(tmp_path, f"{COUNT}\nsys.exit([2, 0][n])", is_outage=True)
+    assert await keeper.keep() == 0
+    assert lives(tmp_path) == 2
 
 
 async def test_exit_code_2_later_is_an_outage_and_tried_again(tmp_path: Path) -> None:

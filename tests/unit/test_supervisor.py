@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gagar.cli.cluster_watch import ClusterWatch
 from gagar.cli.keeper import Patience, ProcessSpec
 from gagar.cli.supervisor import Supervisor, stage_processes
 from gagar.errors import ConfigError, UnavailableError
@@ -41,8 +42,8 @@ class Lines:
 
 
 def make_supervisor(tmp_path: Path, *specs: ProcessSpec, lines: Lines | None = None) -> Supervisor:
-    run = make_run(tmp_path, servers="nowhere:9092")
-    return Supervisor(run, (), {}, tmp_path / "run", on_line=lines, specs=specs, patience=QUICK)
+    watch = ClusterWatch(lambda: True)
+    return Supervisor(make_run(tmp_path), (), {}, tmp_path / "run", on_line=lines, specs=specs, patience=QUICK, watch=watch)
 
 
 async def test_the_run_ends_when_its_sources_have_and_the_rest_is_stopped(tmp_path: Path) -> None:
@@ -124,6 +125,7 @@ async def test_stop_without_a_start_is_quiet(tmp_path: Path) -> None:
 PARENT = """
 import asyncio, sys
 from pathlib import Path
+from gagar.cli.cluster_watch import ClusterWatch
 from gagar.cli.keeper import ProcessSpec
 from gagar.cli.supervisor import Supervisor
 from tests.runs import make_run

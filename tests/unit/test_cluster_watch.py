@@ -1,0 +1,63 @@
+"""Outages are noted, and a dead local broker is started again."""
+
+import asyncio
+import time
+
+import pytest
+
+from gagar.cli.cluster_watch import ClusterWatch
+from gagar.errors import UnavailableError
+
+
+class FakeCluster:
+    """Up or down as it is told; a revival may fail."""
+
+    def __init__(self, *, is_up: bool = True, num_failures: int = 0) -> None:
+        self.up = is_up
+        self.num_failures = num_failures
+        self.revived = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def is_up(self) -> bool:
+        return self.up
+
+    def revive(self) -> None:
+        if self.num_failures:
+            self.num_failures -= 1
+            raise UnavailableError("java: expected x, got y")
+        self.up = True
+        self._loop.call_soon_threadsafe(self.revived.set)
+
+
+async def test_an_outage_counts_from_when_it_was_seen() -> None:
+    cluster = FakeCluster()
+    watch = ClusterWatch(cluster.is_up)
+    started = time.monotonic()
+    assert not await watch.was_outage(started)
+    cluster.up = False
+    assert await watch.was_outage(started)
+    cluster.up = True
+    assert await watch.was_outage(started)
+    assert not await watch.was_outage(time.monotonic())
+
+
+@pytest.mark.parametrize("num_failures", [0, 2])
+async def test_a_broker_that_is_down_is_started_again(num_failures: int) -> None:
+    cluster = FakeCluster(is_up=False, num_failures=num_failures)
+    watch = ClusterWatch(cluster.is_up, cluster.revive, watch_s=0, backoff_s=0)
+    started = time.monotonic()
+    task = asyncio.create_task(watch.run())
+    async with asyncio.timeout(10):
+        await cluster.revived.wait()
+    task.cancel()
+    assert await watch.was_outage(started)
+    assert cluster.up
+
+
+async def test_a_foreign_cluster_is_only_watched() -> None:
+    cluster = FakeCluster(is_up=False)
+    watch = ClusterWatch(cluster.is_up, watch_s=0)
+    task = asyncio.create_task(watch.run())
+    assert await watch.was_outage(time.monotonic())
+    assert not task.done()
+    task.cancel()
