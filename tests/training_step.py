@@ -1,4 +1,4 @@
-"""One step of a Trainer over a fixed batch: run by the tests in their own process, and by two ranks as `python -m tests.training_step`."""
+"""One step of a Trainer over a fixed batch: in the tests' own process, and by two ranks: `python -m tests.training_step`."""
 
 import os
 import sys

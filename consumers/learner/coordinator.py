@@ -21,7 +21,8 @@ from consumers.learner.queue import Dropped, GroupQueue, Waiting
 from gagar.config import TrainingTable
 from gagar.errors import GagarError
 from gagar.packing import balance
-from gagar.records import DropReason, GroupAdvantages, PolicyVersion, Record
+from gagar.records import DropReason, GroupAdvantages, Outcome, PolicyVersion
+from gagar.stream.handlers import Output, Tombstone
 from gagar.training.checkpoint import CheckpointState, complete
 
 if TYPE_CHECKING:
@@ -103,8 +104,7 @@ class Coordinator:
     def start(self, state: dict[str, "Tensor"]) -> None:
         """Publishes the policy that the run starts from, before anything else."""
         version = self._publisher.write(self.step, state, is_last=self.is_over)
-        self._commit([version])
-        self._publisher.retire(version)
+        self._publish([], version)
         self._remember()
         if not self._state.positions and self.step == 0:
             self._saved_step = 0  # nothing has been done that a checkpoint could keep
@@ -155,8 +155,7 @@ class Coordinator:
         version = self._publisher.write(self.step, state, is_last=self.is_over, metrics=metrics)
         now = time.time()
         self._finish(batch)
-        self._commit([*(trained(group, self._identity.run_id, self.step, now) for group in groups), version])
-        self._publisher.retire(version)
+        self._publish([trained(group, self._identity.run_id, self.step, now) for group in groups], version)
         self._remember()
         self._waiting_since = time.monotonic()
         _log_step(version)
@@ -278,7 +277,13 @@ class Coordinator:
         for chosen in batch:
             self._queue.progress.finish(chosen.waiting.ref)
 
-    def _commit(self, outputs: Sequence[Record]) -> None:
+    def _publish(self, outcomes: Sequence[Outcome], version: PolicyVersion) -> None:
+        """A version, the outcomes of its step, and the ends of versions whose weights go: one transaction."""
+        doomed = self._publisher.doomed(version)
+        self._commit([*outcomes, version, *(Tombstone(of=old) for old in doomed)])
+        self._publisher.remove(doomed)
+
+    def _commit(self, outputs: Sequence[Output]) -> None:
         self._journal.commit(outputs, self._queue.progress.positions())
 
     def _remember(self) -> None:

@@ -17,7 +17,7 @@ from consumers.learner.facts import RunIdentity, finite
 from consumers.learner.plan import GroupLoad
 from gagar.config import Run
 from gagar.records import PolicyVersion
-from gagar.training.checkpoint import retire_policies
+from gagar.training.checkpoint import old_policies, remove_policy
 from gagar.training.model import save_policy
 
 if TYPE_CHECKING:
@@ -83,10 +83,18 @@ class Publisher:
             created_at=time.time(),
         )
 
-    def retire(self, newest: PolicyVersion) -> None:
-        """Removes old directories, once the record of `newest` is committed."""
-        for directory in retire_policies(self._places.policies, Path(newest.location), self._keep):
-            logger.info("policy removed path=%s", directory)
+    def doomed(self, newest: PolicyVersion) -> list[PolicyVersion]:
+        """The versions, of all runs, whose directories will not stay beside `newest`; their records end in its transaction."""
+        return [
+            PolicyVersion(run_id=path.parent.name, version=int(path.name), step=int(path.name), location=str(path), checksum="")
+            for path in old_policies(self._places.policies, Path(newest.location), self._keep)
+        ]
+
+    def remove(self, doomed: Sequence[PolicyVersion]) -> None:
+        """Removes their directories, once no record names them."""
+        for version in doomed:
+            remove_policy(Path(version.location))
+            logger.info("policy removed run=%s version=%d", version.run_id, version.version)
 
 
 def keep_evidence(places: Places, name: str, groups: Sequence[GroupLoad], numbers: Mapping[str, float]) -> Path:

@@ -41,6 +41,8 @@ from topology import topics
 logger = logging.getLogger(__name__)
 LOAD_WAIT_S = 0.2
 """A round's wait for reads that are under way."""
+EXIT_REFUSED = 2
+"""As at the edge of `gagar`."""
 STOP_S = 12.0
 """From SIGTERM to an exit by force."""
 
@@ -292,7 +294,7 @@ def main() -> None:
         run_rank(settings)
     except GagarError as error:
         logger.error("learner rank ended error=%s", error)
-        raise SystemExit(2 if isinstance(error, ConfigError) else 1) from error
+        raise SystemExit(EXIT_REFUSED) from error
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def main(settings: Settings[Config]) -> None:
         return
     from gagar.training.launch import launch
 
-    command = [sys.executable, "-m", "consumers.learner.rank"]
+    command = [sys.executable, "-P", "-m", "consumers.learner.rank"]
     code = launch(command, msgspec.json.encode(settings), settings.config.num_ranks)
     if code:
         raise SystemExit(code)

@@ -94,12 +94,14 @@ def _retire(directories: list[Path], keep: int) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def retire_policies(root: Path, newest: Path, keep: int) -> list[Path]:
-    """Removes the oldest policies `<root>/<run_id>/<version>` beyond `keep`, `newest` never; answers what was removed."""
-    versions = [item for item in root.glob("*/*") if item.is_dir() and item != newest]
-    doomed = sorted(versions, key=lambda item: item.stat().st_mtime, reverse=True)[keep - 1 :]
-    for directory in doomed:
-        shutil.rmtree(directory, ignore_errors=True)
-        if not any(directory.parent.iterdir()):
-            directory.parent.rmdir()
-    return doomed
+def old_policies(root: Path, newest: Path, keep: int) -> list[Path]:
+    """The policies `<root>/<run_id>/<version>` beyond the `keep` newest by age, `newest` being one that stays."""
+    versions = [item for item in root.glob("*/*") if item.name.isdigit() and item != newest]
+    return sorted(versions, key=lambda item: item.stat().st_mtime, reverse=True)[keep - 1 :]
+
+
+def remove_policy(directory: Path) -> None:
+    """Removes a policy, and the directory of its run with the last one."""
+    shutil.rmtree(directory, ignore_errors=True)
+    if directory.parent.is_dir() and not any(directory.parent.iterdir()):
+        directory.parent.rmdir()

@@ -14,6 +14,7 @@ from consumers.learner.rank import Stop, train
 from gagar.arrays import Tensor
 from gagar.errors import ConfigError, FencedError, GagarError
 from gagar.records import Outcome, PolicyVersion
+from gagar.stream.handlers import Tombstone
 from gagar.training.checkpoint import read_latest
 from tests.learner import VOCAB, FakeJournal, FakeLog, make_model_directory, make_settings
 
@@ -118,6 +119,7 @@ def test_a_published_policy_is_a_whole_model_directory_and_old_ones_go(root: Pat
     for number in range(8):
         log.add_group(number)
     run_until(root, log, has_step(4), keep_policies=2)
+    assert [(tombstone.of.version) for tombstone in log.records(Tombstone)] == [0, 1, 2]
     newest = Path(log.versions[-1].location)
     assert {item.name for item in newest.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
     assert sorted(item.name for item in newest.parent.iterdir()) == ["3", "4"]

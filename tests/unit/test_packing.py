@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +31,7 @@ def test_a_padded_micro_batch_fits_the_budget_or_is_one_long_trajectory(lengths:
 @given(lengths_of, st.integers(1, 500))
 def test_micro_batches_hold_neighbours_in_length(lengths: list[int], budget: int) -> None:
     batches = micro_batches(lengths, budget)
-    for longer, shorter in zip(batches, batches[1:], strict=False):
+    for longer, shorter in pairwise(batches):
         assert min(lengths[index] for index in longer) >= max(lengths[index] for index in shorter)
 
 

@@ -15,7 +15,7 @@ from gagar.errors import BadRecordError, ConfigError, UnavailableError
 from gagar.records import LineageEntry, TrajectoryTokens
 from gagar.training.background import Background
 from gagar.training.batch import Sample, check_trainable, collate
-from gagar.training.checkpoint import CheckpointState, check_fits, complete, read_latest, retire_policies
+from gagar.training.checkpoint import CheckpointState, check_fits, complete, old_policies, read_latest, remove_policy
 from gagar.training.model import describe, file_digest, load_model, save_policy
 from tests.learner import VOCAB, make_model_directory, make_tokens
 
@@ -140,8 +140,10 @@ def test_old_policies_of_all_runs_go_and_the_newest_never(tmp_path: Path) -> Non
     for number, name in enumerate(["a/0", "a/1", "b/1", "b/2"]):
         (tmp_path / name).mkdir(parents=True)
         os.utime(tmp_path / name, ns=(100 - number, 100 - number) if name == "b/2" else (number, number))
-    removed = retire_policies(tmp_path, tmp_path / "b/2", 2)
-    assert {str(item.relative_to(tmp_path)) for item in removed} == {"a/0", "a/1"}
+    old = old_policies(tmp_path, tmp_path / "b/2", 2)
+    assert {str(item.relative_to(tmp_path)) for item in old} == {"a/0", "a/1"}
+    for directory in old:
+        remove_policy(directory)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["b"]
 
 
