@@ -19,29 +19,26 @@ ENDS = (OUTCOMES, DEAD_LETTERS)
 
 def check_topology(stages: Sequence[Stage] = STAGES, topics: Sequence[Topic] = TOPICS) -> None:
     """Raises ConfigError that tells every fault."""
-    faults = [*_doubles(stages, topics), *_unlisted(stages, topics), *_unconnected(stages, topics), *_mispartitioned(stages)]
+    faults = [*_doubles(stages, topics), *_unlisted(stages, topics), *_unconnected(stages, topics)]
+    faults += [*_mispartitioned(stages), *_misread(stages)]
     if faults:
         raise ConfigError("\n".join(faults))
 
 
 def _doubles(stages: Sequence[Stage], topics: Sequence[Topic]) -> Iterable[str]:
     """Names and record types stand for one thing each: the runtime finds an output's topic by its record type."""
-    kinds: dict[str, list[str]] = {
-        "stage": [stage.name for stage in stages],
-        "stage table": [stage.table for stage in stages],
-        "stage module": [stage.module for stage in stages],
-        "topic": [topic.name for topic in topics],
-        "topic record": [topic.record.__name__ for topic in topics],
-    }
-    for kind, names in kinds.items():
-        for name, count in Counter(names).items():
-            if count > 1:
-                yield f"{kind} {name}: expected once, got {count} times"
+    yield from _repeated("stage", (stage.name for stage in stages))
+    yield from _repeated("stage table", (stage.table for stage in stages))
+    yield from _repeated("stage module", (stage.module for stage in stages))
+    yield from _repeated("topic", (topic.name for topic in topics))
+    yield from _repeated("topic record", (topic.record.__name__ for topic in topics))
     for stage in stages:
         for role, used in (("input", stage.inputs), ("table", stage.tables), ("output", stage.outputs)):
-            for name, count in Counter(topic.name for topic in used).items():
-                if count > 1:
-                    yield f"stage {stage.name}: expected {role} {name} once, got {count} times"
+            yield from _repeated(f"stage {stage.name}: {role}", (topic.name for topic in used))
+
+
+def _repeated(kind: str, names: Iterable[str]) -> Iterable[str]:
+    return (f"{kind} {name}: expected once, got {count} times" for name, count in Counter(names).items() if count > 1)
 
 
 def _used(stage: Stage) -> tuple[Topic, ...]:
@@ -73,12 +70,18 @@ def _mispartitioned(stages: Sequence[Stage]) -> Iterable[str]:
         if len(grouped) > 1:
             names = ", ".join(topic.name for topic in stage.inputs)
             yield f"stage {stage.name}: expected inputs with one number of partitions, got {names}"
-        if stage.kind == "source" and stage.inputs:
-            yield f"stage {stage.name}: expected a source without inputs, got {stage.inputs[0].name}"
-        if stage.kind not in ("source", "learner", "reducer") and len(stage.inputs) != 1:
-            yield f"{stage.kind} stage {stage.name}: expected one input, got {len(stage.inputs)}"
         if stage.holds_groups and not all(grouped):
             yield f"stage {stage.name}: expected inputs keyed by group_id, got {stage.inputs[0].name}"
+
+
+def _misread(stages: Sequence[Stage]) -> Iterable[str]:
+    """What the kind of a stage says of its inputs, and what a table must be."""
+    for stage in stages:
+        num = len(stage.inputs)
+        if stage.kind == "source" and num:
+            yield f"stage {stage.name}: expected a source without inputs, got {stage.inputs[0].name}"
+        if stage.kind in ("transform", "effect") and num != 1:
+            yield f"{stage.kind} stage {stage.name}: expected one input, got {num}"
         for topic in stage.tables:
             if topic.kept != "compacted":
                 yield f"stage {stage.name}: expected a compacted topic as a table, got {topic.name} kept {topic.kept}"

@@ -91,17 +91,10 @@ class Keeper:
             started = time.monotonic()
             code = await self._live()
             lived_s = time.monotonic() - started
-            is_early = lived_s < self._patience.settled_s
-            early_deaths = early_deaths + 1 if is_early else 0
-            if self._stopping.is_set() or (code == 0 and self.spec.has_end):
-                return 0
-            # In a later life, or with Kafka down, it means an outage: the configuration was good enough before.
-            if code == EXIT_CONFIGURATION and is_early and self._restarts == 0 and not await self._was_outage(started):
-                logger.error("stage refused name=%s code=%d log=%s", self.spec.name, code, self.log)
-                return EXIT_CONFIGURATION
-            if early_deaths > self._patience.max_early_deaths:
-                logger.error("stage given up name=%s code=%d deaths=%d log=%s", self.spec.name, code, early_deaths, self.log)
-                return EXIT_GAVE_UP
+            early_deaths = early_deaths + 1 if lived_s < self._patience.settled_s else 0
+            final = await self._final(code, started, early_deaths)
+            if final is not None:
+                return final
             backoff_s = self._patience.backoff_s(early_deaths)
             logger.warning(
                 "stage died name=%s code=%d lived_s=%.1f restart_in_s=%.1f", self.spec.name, code, lived_s, backoff_s
@@ -109,6 +102,20 @@ class Keeper:
             if await self._is_stopped_within(backoff_s):
                 return 0
             self._restarts += 1
+
+    async def _final(self, code: int, started: float, early_deaths: int) -> int | None:
+        """What `keep` answers after a life that ended with `code`; none if another one follows."""
+        if self._stopping.is_set() or (code == 0 and self.spec.has_end):
+            return 0
+        # In a later life, or with Kafka down, it means an outage: the configuration was good enough before.
+        is_first = self._restarts == 0 and early_deaths > 0
+        if code == EXIT_CONFIGURATION and is_first and not await self._was_outage(started):
+            logger.error("stage refused name=%s code=%d log=%s", self.spec.name, code, self.log)
+            return EXIT_CONFIGURATION
+        if early_deaths > self._patience.max_early_deaths:
+            logger.error("stage given up name=%s code=%d deaths=%d log=%s", self.spec.name, code, early_deaths, self.log)
+            return EXIT_GAVE_UP
+        return None
 
     async def _is_stopped_within(self, timeout_s: float) -> bool:
         try:

@@ -49,7 +49,7 @@ def test_doubles_of_any_kind_are_told() -> None:
     twin = msgspec.structs.replace(GROUPS, name="groups-too")
     with pytest.raises(ConfigError, match="topic record Group: expected once, got 2 times"):
         check_topology(STAGES, (*TOPICS, twin))
-    with pytest.raises(ConfigError, match="stage gatherer: expected input verdicts once, got 2 times"):
+    with pytest.raises(ConfigError, match="stage gatherer: input verdicts: expected once, got 2 times"):
         check_topology(replaced(GATHERER, inputs=(*GATHERER.inputs, VERDICTS)))
 
 
