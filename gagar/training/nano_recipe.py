@@ -3,6 +3,7 @@
 In: a directory and a seed. Out, there: `train.jsonl`, `heldout.jsonl` and `policy/` in Hugging Face format.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,6 @@ from gagar.tasks.nano_demos import Demonstration, demonstrations
 from gagar.training.sft import Example, SftConfig, SftProgress, train
 
 NANO_SFT = SftConfig()
-MAX_POSITIONS = 1024
 _NUM_TOKENIZER_TEXTS = 8000
 
 
@@ -29,6 +29,8 @@ def build_model(tokenizer: Any, seed: int = 0, **changes: int) -> Any:
     """An untrained model for the tokenizer; `changes` override sizes (for tests)."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
+
+    from gagar.training.nano_tokenizer import MAX_POSITIONS
 
     torch.manual_seed(seed)
     sizes = {"hidden_size": 192, "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 512} | changes
@@ -66,10 +68,16 @@ def examples(tokenizer: Any, seed: int = 0) -> Iterator[Example]:
 
 
 def save_policy(model: Any, tokenizer: Any, directory: Path) -> None:
-    """Writes a Hugging Face directory; no field of it is of the machine that made it."""
+    """Writes a Hugging Face directory that transformers 4 and 5 read; no field of it is of the machine that made it."""
     model.generation_config.do_sample = True
     model.save_pretrained(directory)
+    (directory / "model.safetensors").chmod(0o644)
     tokenizer.save_pretrained(directory)
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    # transformers 5 writes a class that 4 does not know, and both know this one.
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def make_policy(

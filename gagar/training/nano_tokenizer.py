@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 VOCABULARY_SIZE = 1024
+MAX_POSITIONS = 1024
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("system", "user", "assistant")
 SPECIAL_TOKENS = [PAD, END, *(f"<|{role}|>" for role in ROLES)]
@@ -42,7 +43,7 @@ def train_tokenizer(texts: Iterable[str]) -> Any:
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
-        additional_special_tokens=SPECIAL_TOKENS[2:],
+        model_max_length=MAX_POSITIONS,
         clean_up_tokenization_spaces=False,
     )
     fast.chat_template = CHAT_TEMPLATE

@@ -1,5 +1,6 @@
 """The shipped policy: within its limits, loads as float32, and already solves some tasks in the agent's protocol."""
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,13 @@ def test_the_shipped_files_fit_their_limits() -> None:
 def test_the_policy_says_nothing_of_the_machine_that_made_it() -> None:
     for path in POLICY.glob("*.json"):
         assert not re.search(r"/(?:home|root|tmp|work)/", path.read_text()), path.name
+
+
+def test_the_tokenizer_configuration_is_one_that_transformers_4_reads_too() -> None:
+    config = json.loads((POLICY / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert config["model_max_length"] == loaded()[0].config.max_position_embeddings
+    assert "extra_special_tokens" not in config
 
 
 def test_the_policy_is_float32_and_covers_its_vocabulary() -> None:
