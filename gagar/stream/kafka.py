@@ -35,7 +35,7 @@ FETCH_BYTES = 1 << 20
 """Prefetched per partition; a larger batch comes alone."""
 TRANSACTION_TIMEOUT_MS = 60_000
 CONNECT_S = 10.0
-STOP_S = 3.0
+STOP_S = 2.0
 FRESH_S = 5.0
 """An end older than this is none: the broker may have gone silent."""
 FENCED = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidProducerIdMapping)
@@ -196,6 +196,9 @@ class KafkaProducer:
                     async with asyncio.timeout(STOP_S / 2):
                         await self._producer.abort_transaction()
         finally:
+            waiter = self._producer._txn_manager._transaction_waiter
+            if waiter is not None and waiter.done() and not waiter.cancelled():
+                waiter.exception()  # looked at, so that it is not logged as never retrieved
             await self._producer.stop()
 
 

@@ -19,7 +19,7 @@ from gagar.stream.policy import Counters, DeadLetterLimits, Policy
 from gagar.stream.reading import LaneReader
 from gagar.stream.routing import Router
 from gagar.stream.spec import Stage
-from gagar.stream.together import together
+from gagar.stream.together import gathered, together
 from gagar.stream.transport import Committed, Membership, Partition, Producer, Transport
 from gagar.stream.units import Spot, Unit, UnitQueue
 from gagar.stream.work import Work
@@ -218,10 +218,7 @@ class Lane:
 
     async def _close(self) -> None:
         producer, reader, self._producer, self._reader = self._producer, self._reader, None, None
-        if producer is not None:
-            await producer.close()
-        if reader is not None:
-            await reader.close()
+        await gathered(end.close() for end in (producer, reader) if end is not None)
 
 
 def _by_partition(units: Iterable[Unit]) -> dict[Partition, list[int]]:

@@ -105,10 +105,9 @@ class StageRuntime:
             self._is_stopping = True
             for number in list(self.lanes):
                 self._abandon(number)
-            await bounded(gathered(self._tasks.values()), self._policy.close_s / 2)
-            await bounded(membership.close(), self._policy.close_s / 2)
-            if tables is not None:
-                await tables.close()
+            ends = [*self._tasks.values(), membership.close(), *([tables.close()] if tables is not None else [])]
+            if not await bounded(gathered(ends), self._policy.close_s):
+                log.warning("stopped before all connections had closed stage=%s", self._stage.name)
 
     def _start(self, number: int) -> None:
         assert self._membership is not None

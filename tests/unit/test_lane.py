@@ -1,0 +1,255 @@
+"""Lanes under failures of the log: whatever fails, and wherever a process dies, each input has its outputs once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from gagar.errors import UnavailableError
+from gagar.records import RolloutRequest
+from gagar.stream.handlers import Delivery, Linked, Output, References
+from gagar.stream.memory import MemoryProducer, MemoryTransport
+from gagar.stream.transport import Committed, Partition, RefusedError
+from tests.builders import make_request
+from tests.contract.test_reducers import STAGE as REDUCER
+from tests.contract.test_reducers import Gathering, request_groups, verdict
+from tests.contract.world import (
+    DEAD_LETTERS,
+    FAST,
+    OUTCOMES,
+    REQUESTS,
+    TOKENS,
+    TRAJECTORIES,
+    MemoryWorld,
+    Process,
+    make_stage,
+    make_tokens,
+    make_trajectory,
+    read,
+    write,
+)
+
+STAGE = make_stage("effect")
+NUM = 24
+
+
+class Attempting:
+    """Counts its calls; answers with two linked records."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    async def open(self, references: References) -> None: ...
+
+    def observe(self, record: Any, /) -> None: ...
+
+    async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+        self.calls[delivery.key] += 1
+        for _ in range(delivery.record.seed % 5):
+            await asyncio.sleep(0)
+        return [Linked(first=make_tokens(delivery.record), then=lambda ref: make_trajectory(delivery, tokens=ref))]
+
+    async def close(self) -> None: ...
+
+
+def requests() -> list[RolloutRequest]:
+    return [make_request(f"t-{number:06d}", seed=number) for number in range(NUM)]
+
+
+async def check(world: MemoryWorld) -> None:
+    """Each request has one trajectory and one token record, and they belong together."""
+    tokens = {str(d.ref): d.key for d in await read(world, TOKENS)}
+    trajectories = await read(world, TRAJECTORIES)
+    assert sorted(d.key for d in trajectories) == [request.group_id for request in requests()]
+    assert sorted(tokens.values()) == [request.group_id for request in requests()]
+    assert all(tokens[str(d.record.tokens)] == d.key for d in trajectories)
+
+
+@pytest.mark.parametrize("call", ["start", "begin", "send", "commit", "lost answer", "poll"])
+async def test_a_failing_log_is_met_by_a_new_producer_and_handlers_that_go_on(call: str) -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    handler = Attempting()
+    async with Process(world, STAGE, handler) as process:
+        world.log.faults[call] = [UnavailableError(f"{call}: expected to work, got a fault") for _ in range(6)]
+        await process.until(lambda: len(handler.calls) == NUM)
+        await process.until(lambda: all(lane.queue.spots() == set() for lane in process.runtime.lanes.values()))
+    await check(world)
+    assert set(handler.calls.values()) == {1}
+    assert not world.log.faults[call], "every fault has been met"
+    assert process.runtime.counters.abandoned == 0
+
+
+class Mortal(MemoryTransport):
+    """Dies at its n-th call to the log."""
+
+    def __init__(self, world: MemoryWorld, num_calls: int) -> None:
+        super().__init__(world.log)
+        self.left = num_calls
+        self.died = asyncio.Event()
+
+    def check(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.kill()
+            self.died.set()
+        super().check()
+
+
+@pytest.mark.parametrize("num_calls", range(2, 80, 3))
+async def test_a_process_that_dies_at_any_call_loses_and_doubles_nothing(num_calls: int) -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    process = Process(world, STAGE, Attempting())
+    process.transport = process.runtime._transport = process.runtime._context.transport = Mortal(world, num_calls)
+    async with asyncio.timeout(10):
+        running = asyncio.create_task(process.runtime.run(asyncio.Event()))
+        await process.transport.died.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    async with Process(world, STAGE, Attempting()) as successor:
+        positions = {Partition("rollout-requests", number): 0 for number in range(4)}
+
+        def is_done() -> bool:
+            offsets = world.log.group(STAGE.name).offsets
+            ends = {at: world.log.partitions[at].last_stable for at in positions}
+            return all(offsets.get(at, Committed(offset=0)).offset == end for at, end in ends.items())
+
+        await successor.until(is_done)
+    await check(world)
+
+
+@pytest.mark.parametrize("num_calls", range(2, 60, 3))
+async def test_a_reducer_that_dies_at_any_call_loses_and_doubles_nothing(num_calls: int) -> None:
+    world = MemoryWorld()
+    groups = [f"t-{number:06d}" for number in range(8)]
+    refs = await request_groups(world, groups)
+    await write(world, [verdict(refs, group, index) for index in range(3) for group in groups])
+    process = Process(world, REDUCER, Gathering())
+    process.runtime._transport = process.runtime._context.transport = mortal = Mortal(world, num_calls)
+    running = asyncio.create_task(process.runtime.run(asyncio.Event()))
+    async with asyncio.timeout(10):
+        await mortal.died.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    async with Process(world, REDUCER, Gathering()) as successor:
+        await successor.until(lambda: len(world.log.group(REDUCER.name).offsets) == 8)
+        while len(await read(world, OUTCOMES)) < len(groups):
+            await asyncio.sleep(0.01)
+    assert sorted(d.record.group_id for d in await read(world, OUTCOMES)) == groups
+
+
+async def test_records_that_retention_took_away_are_reported_and_the_rest_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    async with Process(world, STAGE, Attempting()) as process:
+        await process.until_finished(NUM)
+    await write(world, [make_request(f"u-{number:06d}") for number in range(40)])
+    for at in [Partition(REQUESTS.name, number) for number in range(4)]:
+        world.log.truncate(at, world.log.partitions[at].end - 3)
+    handler = Attempting()
+    async with Process(world, STAGE, handler) as process:
+        await process.until_finished(8)
+    assert sum(handler.calls.values()) == 8, "two records and a marker are left in each partition"
+    assert caplog.text.count("records lost before they were read") == 4
+    assert process.runtime.counters.dead_letters == 0
+
+
+async def test_a_topic_that_was_made_anew_stops_the_stage_instead_of_being_read_from_the_start() -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    for number in range(4):
+        world.log.group(STAGE.name).offsets[Partition(REQUESTS.name, number)] = Committed(offset=1000)
+    async with Process(world, STAGE, Attempting()) as process:
+        with pytest.raises(Exception, match="the topic was cut or made anew"):
+            await process.ended()
+        process.task = asyncio.create_task(asyncio.sleep(0))
+
+
+async def test_an_output_that_the_log_refuses_makes_a_dead_letter_of_its_input_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    append = world.log.append
+
+    def picky(send: Any, *args: Any, **kwargs: Any) -> Any:
+        if send.topic == TRAJECTORIES.name and send.key == b"t-000007":
+            raise RefusedError("trajectories: expected less, got more")
+        return append(send, *args, **kwargs)
+
+    monkeypatch.setattr(world.log, "append", picky)
+    async with Process(world, STAGE, Attempting()) as process:
+        await process.until_finished(NUM)
+    [letter] = await read(world, DEAD_LETTERS)
+    assert letter.key == "t-000007"
+    assert "expected less, got more" in letter.record.error
+    assert len(await read(world, TRAJECTORIES)) == NUM - 1
+    assert len(await read(world, TOKENS)) == NUM - 1, "the first of two linked records goes with the second"
+
+
+async def test_a_bug_in_a_link_makes_a_dead_letter_with_its_traceback() -> None:
+    class Broken(Attempting):
+        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+            return [Linked(first=make_tokens(delivery.record), then=lambda ref: 1 // 0)]  # type: ignore[arg-type, return-value]
+
+    world = MemoryWorld()
+    await write(world, requests()[:1])
+    async with Process(world, STAGE, Broken()) as process:
+        await process.until_finished(1)
+    [letter] = await read(world, DEAD_LETTERS)
+    assert "ZeroDivisionError" in letter.record.error
+    assert not await read(world, TOKENS)
+
+
+async def test_offsets_of_another_program_stop_the_stage() -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    world.log.group(STAGE.name).offsets[Partition(REQUESTS.name, 0)] = Committed(offset=1, metadata="theirs")
+    async with Process(world, STAGE, Attempting()) as process:
+        with pytest.raises(Exception, match="another program commits to this group"):
+            await process.ended()
+        process.task = asyncio.create_task(asyncio.sleep(0))
+
+
+async def test_no_more_than_the_window_is_in_work_and_reading_goes_on_when_there_is_room() -> None:
+    class Holding(Attempting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.release = asyncio.Event()
+
+        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+            self.calls[delivery.key] += 1
+            await self.release.wait()
+            return []
+
+    world = MemoryWorld()
+    await write(world, [make_request("t-000001", seed=number) for number in range(200)])
+    handler = Holding()
+    async with Process(world, STAGE, handler) as process:
+        await process.until(lambda: handler.calls.total() == 64)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert process.runtime.counters.delivered == 64
+        handler.release.set()
+        await process.until_finished(200)
+
+
+async def test_a_producer_that_hangs_is_given_up_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    original = MemoryProducer.commit
+    hanging = iter([True])
+
+    async def commit(self: MemoryProducer, *args: Any) -> None:
+        if next(hanging, False):
+            await asyncio.Event().wait()
+        await original(self, *args)
+
+    monkeypatch.setattr(MemoryProducer, "commit", commit)
+    policy = msgspec.structs.replace(FAST, transaction_timeout_s=0.5)
+    async with Process(world, STAGE, Attempting(), policy) as process:
+        await process.until_finished(NUM)
+    assert process.runtime.counters.takeovers == 5
+    await check(world)
