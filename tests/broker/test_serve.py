@@ -1,0 +1,90 @@
+"""A stage process from its start to its end, as the command line runs it."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gagar.cli.serve import open_journal, open_references, run_stage, serve
+from gagar.errors import GagarError, UnavailableError
+from gagar.records import RolloutRequest
+from gagar.stream.handlers import Output, Settings
+from gagar.stream.spec import Stage
+from tests.broker.stages import ROOT, stage_process, until_count
+from tests.builders import make_request
+from tests.contract.world import TRAJECTORIES, KafkaWorld, make_run, make_stage, make_trajectory, read, write
+
+NOWHERE = "127.0.0.1:9"
+
+
+def transform(request: RolloutRequest) -> list[Output]:
+    return [make_trajectory(request)]
+
+
+@pytest.fixture
+async def world(kafka_servers: str) -> KafkaWorld:
+    """An empty cluster."""
+    world = KafkaWorld(kafka_servers)
+    await asyncio.to_thread(world.create_topics)
+    return world
+
+
+@pytest.mark.broker
+async def test_sigterm_ends_an_idle_stage_at_once_with_0(world: KafkaWorld, tmp_path: Path) -> None:
+    await write(world, [make_request("t-000001")])
+    async with stage_process(world, "effect", tmp_path) as stage:
+        await until_count(world, TRAJECTORIES, 1)
+        stage.send(signal.SIGTERM)
+        assert await stage.ended(5) == 0
+        assert "stage ended stage=under-test delivered=1 finished=1" in stage.log.read_text()
+
+
+@pytest.mark.broker
+def test_serve_returns_on_a_signal(kafka_servers: str) -> None:
+    world = KafkaWorld(kafka_servers)
+    world.create_topics()
+    timer = threading.Timer(3.0, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    serve(make_stage("transform"), Settings(config=make_request(), run=make_run(world.name, world.servers)), transform)
+    timer.join()
+    assert asyncio.run(read(world, TRAJECTORIES)) == []
+
+
+def test_a_broker_that_is_not_there_is_a_clear_error_in_time() -> None:
+    settings = Settings(config=make_request(), run=make_run("nowhere", NOWHERE))
+    with pytest.raises(UnavailableError, match=r"kafka at 127.0.0.1:9: expected an answer from the broker"):
+        serve(make_stage("transform"), settings, transform)
+
+
+@pytest.mark.broker
+async def test_topics_that_are_not_there_are_named(kafka_servers: str) -> None:
+    with pytest.raises(
+        UnavailableError, match="topic rollout-requests: expected it to exist, got nothing; run `gagar topics apply`"
+    ):
+        await run_stage(make_stage("transform"), make_run("no-such-run", kafka_servers), transform)
+
+
+async def test_a_learner_is_not_served_but_has_a_journal() -> None:
+    stage: Stage = make_stage("learner")
+    with pytest.raises(GagarError, match="expected a source, transform, effect or reducer, got a learner"):
+        await run_stage(stage, make_run("x", NOWHERE), transform)
+    journal = open_journal(stage, make_run("x", NOWHERE))
+    with pytest.raises(UnavailableError):
+        await journal.open()
+    await journal.close()
+    references = open_references(make_run("x", NOWHERE))
+    with pytest.raises(UnavailableError):
+        await references.open()
+    await references.close()
+
+
+def test_the_edge_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, gagar.cli.serve; print([m for m in ('aiokafka', 'kafka', 'numpy', 'torch', 'uvloop') if m in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

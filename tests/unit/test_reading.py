@@ -1,0 +1,132 @@
+"""Reading into frontiers: spans, gaps, offsets that are gone, silence."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gagar.errors import GagarError, UnavailableError
+from gagar.stream.frontier import SPAN_LIMIT, Frontier
+from gagar.stream.policy import Policy
+from gagar.stream.reading import LaneReader
+from gagar.stream.transport import OutOfRangeError, Partition, RawRecord
+
+AT = Partition("t", 0)
+
+
+class FakeReader:
+    """Answers polls with what a test has planned."""
+
+    def __init__(self, *answers: list[int] | Exception) -> None:
+        self.answers = list(answers)
+        self.at = 0
+        self.paused: set[Partition] = set()
+        self.caught_up = False
+
+    async def seek(self, at: Partition, offset: int | None, /) -> None:
+        self.at = offset or 0
+
+    async def poll(self, timeout_s: float, max_records: int, /) -> list[RawRecord]:
+        answer = self.answers.pop(0) if self.answers else []
+        if isinstance(answer, Exception):
+            raise answer
+        if answer:
+            self.at = answer[-1] + 1
+        return [RawRecord(at=AT, offset=offset, key=b"", value=b"", time=0.0) for offset in answer]
+
+    def pause(self, at: Partition, /) -> None:
+        self.paused.add(at)
+
+    def resume(self, at: Partition, /) -> None:
+        self.paused.discard(at)
+
+    def position(self, at: Partition, /) -> int:
+        return self.at
+
+    def is_caught_up(self, at: Partition, /) -> bool:
+        return self.caught_up
+
+    async def ends(self) -> dict[Partition, int]:
+        return {}
+
+    async def close(self) -> None: ...
+
+
+async def start(fake: FakeReader, frontier: Frontier | None = None, **policy: Any) -> tuple[LaneReader, Frontier]:
+    reader = LaneReader("lane", fake, msgspec.structs.replace(Policy(), **policy))
+    frontier = frontier or Frontier()
+    await reader.start(AT, frontier)
+    return reader, frontier
+
+
+async def test_what_is_finished_is_passed_over() -> None:
+    reader, _ = await start(FakeReader([0, 1, 2, 3]), Frontier(0, finished=[1, 2]))
+    assert [raw.offset for raw in await reader.poll(0, 10)] == [0, 3]
+
+
+async def test_a_record_beyond_the_span_is_held_back_and_released_when_the_watermark_moves() -> None:
+    fake = FakeReader([0, SPAN_LIMIT, SPAN_LIMIT + 1])
+    reader, frontier = await start(fake)
+    assert [raw.offset for raw in await reader.poll(0, 10)] == [0]
+    assert fake.paused == {AT}
+    assert not await reader.poll(0, 10)
+    assert not reader.lagging(), "what cannot be read on does not hold time back"
+    frontier.finish([0])
+    assert [raw.offset for raw in await reader.poll(0, 1)] == [SPAN_LIMIT]
+    assert fake.paused == {AT}
+    assert [raw.offset for raw in await reader.poll(0, 10)] == [SPAN_LIMIT + 1]
+    assert not fake.paused
+
+
+async def test_markers_move_the_watermark() -> None:
+    fake = FakeReader([0])
+    reader, frontier = await start(fake)
+    await reader.poll(0, 10)
+    frontier.finish([0])
+    fake.at = 5
+    await reader.poll(0, 10)
+    assert frontier.low == 5
+
+
+async def test_offsets_that_are_gone_are_reported_and_passed(caplog: pytest.LogCaptureFixture) -> None:
+    reader, frontier = await start(FakeReader(OutOfRangeError(AT, 3, 10, 20), [10]), Frontier(3))
+    assert not await reader.poll(0, 10)
+    assert "records lost before they were read lane=lane partition=t[0] from=3 to=9" in caplog.text
+    assert frontier.low == 10
+    assert [raw.offset for raw in await reader.poll(0, 10)] == [10]
+
+
+async def test_an_offset_beyond_the_end_stops_the_stage() -> None:
+    reader, _ = await start(FakeReader(OutOfRangeError(AT, 30, 10, 20)), Frontier(30))
+    with pytest.raises(GagarError, match=r"expected t\[0\] to reach offset 30, got an end at 20"):
+        await reader.poll(0, 10)
+
+
+async def test_a_reader_that_fell_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr("gagar.stream.reading.time.monotonic", lambda: next(clock))
+    fake = FakeReader([0])
+    reader, _ = await start(fake, silence_s=25.0)
+    await reader.poll(0, 10)
+    await reader.poll(0, 10)
+    await reader.poll(0, 10)
+    with pytest.raises(UnavailableError, match="expected an answer within 25 s, got none"):
+        await reader.poll(0, 10)
+
+
+async def test_an_idle_reader_at_the_end_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr("gagar.stream.reading.time.monotonic", lambda: next(clock))
+    fake = FakeReader()
+    fake.caught_up = True
+    reader, _ = await start(fake, silence_s=25.0)
+    for _ in range(10):
+        await reader.poll(0, 10)
+
+
+async def test_reading_begins_after_what_is_in_work() -> None:
+    fake = FakeReader()
+    frontier = Frontier(3)
+    frontier.deliver(5)
+    await start(fake, frontier)
+    assert fake.at == 6
