@@ -167,6 +167,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.num_requested - self.num_trained - self.num_evaluated - self.num_dropped
 
     @property
+    def newest_trained(self) -> Step | None:
+        """The newest step whose groups are known: a version may be read before the outcomes of its step."""
+        return next((s for s in reversed(self.steps) if s.num_groups), None)
+
+    @property
     def metrics(self) -> dict[str, float]:
         """Of the newest step that has any."""
         return next((s.metrics for s in reversed(self.steps) if s.metrics), {})

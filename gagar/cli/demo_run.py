@@ -171,12 +171,10 @@ class Demo:
         return exit_code(ending, watch.code, is_clean=report.is_clean)
 
     def _print(self, summary: Summary, history: History) -> None:
-        from rich.table import Table
-
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        for label, value in [*summary_rows(summary, history.snapshot.rounds), ("report", summary.report)]:
-            table.add_row(label, value)
-        self._console.print(table, soft_wrap=True)
+        rows = [*summary_rows(summary, history.snapshot.rounds), ("report", summary.report)]
+        width = max(len(label) for label, _ in rows)
+        for label, value in rows:
+            self._console.print(f"{label:<{width}}  {value}", soft_wrap=True, markup=False)
         print_last_line(summary)
 
 

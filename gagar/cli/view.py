@@ -112,7 +112,7 @@ def plain_line(screen: Screen) -> str:
         "evaluated": snapshot.num_evaluated,
         "dropped": snapshot.num_dropped,
         "in_flight": snapshot.num_in_flight,
-        "staleness": number(snapshot.steps[-1].staleness) if snapshot.steps else "-",
+        "staleness": number(trained.staleness) if (trained := snapshot.newest_trained) else "-",
         "loss": number(snapshot.metrics.get("loss")),
         "lag": lag,
         "restarts": sum(row.num_restarts for row in screen.stages),
@@ -210,8 +210,8 @@ def _learner(snapshot: Snapshot) -> str:
     """The newest step's figures; those that the learner reports."""
     metrics = snapshot.metrics
     figures = [f"{name} {number(metrics[key])}" for key, name in METRIC_NAMES.items() if key in metrics]
-    if snapshot.steps and snapshot.steps[-1].num_groups:
-        figures.insert(0, f"staleness {number(snapshot.steps[-1].staleness)} (max {snapshot.steps[-1].staleness_max})")
+    if trained := snapshot.newest_trained:
+        figures.insert(0, f"staleness {number(trained.staleness)} (max {trained.staleness_max})")
     return ", ".join(figures) if figures else f"version {snapshot.version}" if snapshot.version >= 0 else "starting"
 
 

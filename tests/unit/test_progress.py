@@ -131,6 +131,13 @@ def test_steps_know_their_staleness_and_their_metrics() -> None:
     assert snapshot.metrics == {"loss": 0.5}
 
 
+def test_a_version_ahead_of_its_outcomes_does_not_hide_the_step_before() -> None:
+    snapshot = fold(version(0), trained("t-0", 1, staleness=2), version(1), version(2, metrics={"loss": 0.5}))
+    assert snapshot.newest_trained is not None
+    assert (snapshot.newest_trained.step, snapshot.newest_trained.staleness) == (1, 2.0)
+    assert fold(version(0)).newest_trained is None
+
+
 def test_dead_letters_are_counted() -> None:
     letter = DeadLetter(stage="verifier", source=make_ref("trajectories", 1), error="bad", key=b"", value=b"")
     assert fold(letter, letter).num_dead_letters == 2
