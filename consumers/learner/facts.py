@@ -54,25 +54,35 @@ def batch_metrics(groups: Sequence[GroupAdvantages], step: int) -> dict[str, flo
     """What a batch is like, for `PolicyVersion.metrics`."""
     members = [member for group in groups for member in group.members]
     staleness = [max(0, step - 1 - oldest_version(group)) for group in groups]
-    advantages = [member.advantage for member in members]
-    mean = sum(advantages) / len(advantages)
+    spans = [member.policy_version_max - member.policy_version_min for member in members]
     return {
         "num_groups": float(len(groups)),
         "num_trajectories": float(len(members)),
-        "staleness_mean": sum(staleness) / len(staleness),
+        "staleness_mean": _mean(staleness),
         "staleness_max": float(max(staleness)),
-        "version_span_max": float(max(member.policy_version_max - member.policy_version_min for member in members)),
-        "reward_mean": sum(member.reward for member in members) / len(members),
+        "version_span_max": float(max(spans)),
+        "reward_mean": _mean([member.reward for member in members]),
+        "weight_mean": _mean([member.weight for member in members]),
+        "rescale_mean": _mean([group.rescale for group in groups]),
+        "capped_fraction": _mean([group.was_capped for group in groups]),
+        "ungraded_fraction": _mean([bool(group.fallback) for group in groups]),
+        **_advantage_metrics([member.advantage for member in members]),
+    }
+
+
+def _advantage_metrics(advantages: Sequence[float]) -> dict[str, float]:
+    mean = _mean(advantages)
+    return {
         "advantage_mean": mean,
-        "advantage_std": (sum((value - mean) ** 2 for value in advantages) / len(advantages)) ** 0.5,
+        "advantage_std": _mean([(value - mean) ** 2 for value in advantages]) ** 0.5,
         "advantage_min": min(advantages),
         "advantage_max": max(advantages),
-        "zero_advantage_fraction": sum(value == 0 for value in advantages) / len(advantages),
-        "weight_mean": sum(member.weight for member in members) / len(members),
-        "rescale_mean": sum(group.rescale for group in groups) / len(groups),
-        "capped_fraction": sum(group.was_capped for group in groups) / len(groups),
-        "ungraded_fraction": sum(bool(group.fallback) for group in groups) / len(groups),
+        "zero_advantage_fraction": _mean([value == 0 for value in advantages]),
     }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:

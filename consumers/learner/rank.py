@@ -33,7 +33,7 @@ from gagar.stream.journal import Journal
 from gagar.training.background import Background
 from gagar.training.batch import collate
 from gagar.training.checkpoint import CheckpointState, check_fits, read_latest
-from gagar.training.deepspeed import Optimization, StepResult, Trainer, close_ranks, open_ranks
+from gagar.training.deepspeed import Optimization, StepResult, Trainer, open_ranks
 from gagar.training.model import describe, load_model
 from gagar.training.ranks import Ranks
 from topology import topics
@@ -43,8 +43,8 @@ LOAD_WAIT_S = 0.2
 """A round's wait for reads that are under way."""
 EXIT_REFUSED = 2
 """As at the edge of `gagar`."""
-STOP_S = 12.0
-"""From SIGTERM to an exit by force."""
+STOP_S = 10.0
+"""From SIGTERM to an exit by force, before the parent of several ranks loses patience."""
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,9 +146,15 @@ class Stop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._event.is_set():
             self._event.set()
-            timer = threading.Timer(STOP_S, os._exit, (0,))
+            timer = threading.Timer(STOP_S, _end_by_force)
             timer.daemon = True
             timer.start()
+
+
+def _end_by_force() -> None:
+    logger.warning("learner stop took too long, ended by force after_s=%g", STOP_S)
+    logging.shutdown()
+    os._exit(1)
 
 
 def run_rank(settings: Settings[Config]) -> None:
@@ -162,7 +168,6 @@ def run_rank(settings: Settings[Config]) -> None:
     journal = open_journal(LEARNER, settings.run) if is_first else None
     references = journal.references if journal else open_references(settings.run)
     train(settings, journal, references, stop)
-    close_ranks()
 
 
 def train(settings: Settings[Config], journal: Journal | None, references: References, stop: Stop) -> None:
@@ -198,6 +203,7 @@ def train(settings: Settings[Config], journal: Journal | None, references: Refer
         Rank(config, ranks, trainer, loader, places, coordinator).run()
         _close(client, references, background)
         trainer.close()
+        logger.info("learner rank stopped rank=%d", ranks.rank)
     finally:
         background.close()
 
@@ -289,12 +295,16 @@ def main() -> None:
     from gagar.training.launch import receive_payload
 
     settings = msgspec.json.decode(receive_payload(), type=Settings[Config])
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     try:
         run_rank(settings)
     except GagarError as error:
         logger.error("learner rank ended error=%s", error)
         raise SystemExit(EXIT_REFUSED) from error
+    # All is committed and closed; what is left would only be taken apart, in seconds on a busy machine.
+    logging.shutdown()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -163,14 +163,6 @@ def open_ranks(timeout_s: float) -> Ranks:
     return ranks
 
 
-def close_ranks() -> None:
-    """Leaves the ranks; nothing that this module made can be used any more."""
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 def _start_engine(model: "Module", optimization: Optimization) -> Any:
     """DeepSpeed's engine around `model`; the process group must exist."""
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):

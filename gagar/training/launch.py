@@ -17,7 +17,7 @@ from types import FrameType
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.1
-GRACE_S = 12.0
+GRACE_S = 13.0
 """From the first SIGTERM to SIGKILL."""
 LOOPBACK = "127.0.0.1"
 

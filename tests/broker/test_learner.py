@@ -82,7 +82,10 @@ async def feed(run: Run, numbers: range) -> None:
     rng = np.random.default_rng(0)
     tokens = [make_tokens(rng, f"g{number}", index) for number in numbers for index in range(2)]
     await journal.commit(tokens, {})
-    refs = {(d.record.group_id, d.record.sample_index): d.ref for d in await _scan(run, topics.TRAJECTORY_TOKENS)}
+    refs: dict[tuple[str, int], LogRef] = {}
+    while not all((record.group_id, record.sample_index) in refs for record in tokens):
+        # The end that readers see follows a commit's answer by a moment.
+        refs = {(d.record.group_id, d.record.sample_index): d.ref for d in await _scan(run, topics.TRAJECTORY_TOKENS)}
     await journal.commit([_advantages(f"g{number}", refs, tokens) for number in numbers], {})
     await journal.close()
 
