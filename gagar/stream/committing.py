@@ -5,7 +5,8 @@ producer dead; whether the transaction counts is then known only after a new pro
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from gagar.errors import BadRecordError, UnavailableError
 from gagar.records import LogRef
@@ -45,25 +46,26 @@ async def _write(producer: Producer, router: Router, units: Sequence[Unit]) -> N
     """Hands over all firsts, then the seconds of linked outputs, then waits for every answer."""
     sent: list[tuple[Unit, LinkedSend | None, Awaitable[LogRef]]] = []
     for unit in units:
-        for output in unit.outputs:
-            link = output if isinstance(output, LinkedSend) else None
-            send = output.first if isinstance(output, LinkedSend) else output
-            try:
-                sent.append((unit, link, await producer.send(send)))
-            except RefusedError as error:
-                raise RefusedUnitError(unit, error) from error
+        with _blamed_on(unit):
+            for output in unit.outputs:
+                link = output if isinstance(output, LinkedSend) else None
+                sent.append((unit, link, await producer.send(output.first if isinstance(output, LinkedSend) else output)))
     seconds: list[tuple[Unit, Awaitable[LogRef]]] = []
     for unit, link, answer in sent:
-        try:
+        with _blamed_on(unit):
             ref = await answer
             if link is not None:
                 with guarded():
                     second = link.then(ref)
                 seconds.append((unit, await producer.send(router.encode(second))))
-        except (RefusedError, BadRecordError, HandlerBugError) as error:
-            raise RefusedUnitError(unit, error) from error
     for unit, answer in seconds:
-        try:
+        with _blamed_on(unit):
             await answer
-        except RefusedError as error:
-            raise RefusedUnitError(unit, error) from error
+
+
+@contextmanager
+def _blamed_on(unit: Unit) -> Iterator[None]:
+    try:
+        yield
+    except (RefusedError, BadRecordError, HandlerBugError) as error:
+        raise RefusedUnitError(unit, error) from error

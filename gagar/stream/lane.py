@@ -77,7 +77,7 @@ class Lane:
                     log.warning("lane interrupted lane=%s failures=%d error=%s", self._name, num_failures, error)
                 await asyncio.sleep(self._policy.backoff(max(num_failures, 1)))
         finally:
-            await self._close()
+            await gathered((self._close(), self._work.wait_abandoned()))
 
     def finish(self, unit: Unit) -> None:
         self.queue.put(unit)

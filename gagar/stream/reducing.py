@@ -133,6 +133,9 @@ class ReducerWork:
     async def drain(self) -> None:
         """Open keys do not end by themselves."""
 
+    async def wait_abandoned(self) -> None:
+        """State is gone at once."""
+
     def _apply(self, raw: RawRecord, delivery: Delivery[Any]) -> None:
         key, spot = delivery.key, Spot(raw.at, raw.offset)
         entry = self._open.get(key)

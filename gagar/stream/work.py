@@ -55,6 +55,9 @@ class Work(Protocol):
     async def drain(self) -> None:
         """Until nothing is in work that ends by itself."""
 
+    async def wait_abandoned(self) -> None:
+        """Until what was thrown away has noticed."""
+
 
 class HandlerWork:
     """Each delivery runs its handler in a task of its own, at most `window` at a time."""
@@ -71,6 +74,7 @@ class HandlerWork:
         self._policy = policy
         self._counters = counters
         self._tasks: dict[Spot, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
         lane.queue.on_settled = self._room.set
 
@@ -97,12 +101,19 @@ class HandlerWork:
     def abandon(self, is_abandoned: Callable[[Spot], bool]) -> int:
         spots = [spot for spot in self._tasks if is_abandoned(spot)]
         for spot in spots:
-            self._tasks.pop(spot).cancel()
+            task = self._tasks.pop(spot)
+            task.cancel()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
         return len(spots)
 
     async def drain(self) -> None:
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
+
+    async def wait_abandoned(self) -> None:
+        if self._ending:
+            await asyncio.wait(list(self._ending))
 
     async def _run(self, spot: Spot, raw: RawRecord) -> None:
         unit = await self._attempts.run(raw, self._handle)

@@ -281,3 +281,26 @@ async def test_a_reference_to_nothing_is_a_bad_record(world: World) -> None:
         with pytest.raises(BadRecordError, match="expected a partition of"):
             await references.read([LogRef(topic="elsewhere", partition=0, offset=0)], DeadLetter)
         await references.close()
+
+
+async def test_a_handler_that_is_abandoned_ends_before_its_effect_is_closed(world: World) -> None:
+    class Tidy(Worker):
+        steps: list[str]
+
+        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+            self.calls[delivery.key] += 1
+            try:
+                return await asyncio.Event().wait()  # type: ignore[return-value]
+            finally:
+                await asyncio.sleep(0.05)
+                self.steps.append("handler ended")
+
+        async def close(self) -> None:
+            self.steps.append("closed")
+
+    worker = Tidy()
+    worker.steps = []
+    await write(world, requests(2))
+    async with Process(world, make_stage("effect"), worker) as process:
+        await process.until(lambda: worker.calls.total() == 2)
+    assert worker.steps == ["handler ended", "handler ended", "closed"]
