@@ -82,16 +82,24 @@ def score(model: Any, tokenizer: Any, tasks: Sequence[Task], group_size: int = 8
     repeated = [task for task in tasks for _ in range(group_size)]
     answers = sample(model, tokenizer, [task.statement for task in repeated], seed)
     parsed = [parse_answer(tokenizer.decode(ids, skip_special_tokens=True)) for ids in answers]
-    attempts = [Attempt(code=p[0] if p else "", task=task) for p, task in zip(parsed, repeated, strict=True)]
-    passed = check(attempts)
-    groups = [passed[start : start + group_size] for start in range(0, len(passed), group_size)]
-    styles = [style_of(*p) for p, is_passed in zip(parsed, passed, strict=True) if p and is_passed]
+    passed = check([Attempt(code=p[0] if p else "", task=task) for p, task in zip(parsed, repeated, strict=True)])
+    lengths = [len(ids) for ids in answers]
     return NanoScore(
         num_attempts=len(passed),
         pass_rate=sum(passed) / len(passed),
-        mixed_share=sum(any(group) and not all(group) for group in groups) / len(groups),
-        styles={style: styles.count(style) / max(1, len(styles)) for style in STYLES},
-        mean_tokens=sum(map(len, answers)) / len(answers),
-        max_tokens=max(map(len, answers)),
+        mixed_share=_mixed_share(passed, group_size),
+        styles=_style_shares([p for p, is_passed in zip(parsed, passed, strict=True) if p and is_passed]),
+        mean_tokens=sum(lengths) / len(lengths),
+        max_tokens=max(lengths),
         unreadable_share=parsed.count(None) / len(parsed),
     )
+
+
+def _mixed_share(passed: Sequence[bool], group_size: int) -> float:
+    groups = [passed[start : start + group_size] for start in range(0, len(passed), group_size)]
+    return sum(any(group) and not all(group) for group in groups) / len(groups)
+
+
+def _style_shares(parsed: Sequence[tuple[str, str]]) -> dict[Style, float]:
+    styles = [style_of(code, extra) for code, extra in parsed]
+    return {style: styles.count(style) / max(1, len(styles)) for style in STYLES}
