@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from consumers.learner.plan import oldest_version
-from gagar.records import DropReason, GroupAdvantages, LineageEntry, Outcome
+from gagar.records import DropReason, GroupAdvantages, LineageEntry, MemberAdvantage, Outcome
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,18 +54,23 @@ def batch_metrics(groups: Sequence[GroupAdvantages], step: int) -> dict[str, flo
     """What a batch is like, for `PolicyVersion.metrics`."""
     members = [member for group in groups for member in group.members]
     staleness = [max(0, step - 1 - oldest_version(group)) for group in groups]
-    spans = [member.policy_version_max - member.policy_version_min for member in members]
     return {
         "num_groups": float(len(groups)),
         "num_trajectories": float(len(members)),
         "staleness_mean": _mean(staleness),
         "staleness_max": float(max(staleness)),
-        "version_span_max": float(max(spans)),
-        "reward_mean": _mean([member.reward for member in members]),
-        "weight_mean": _mean([member.weight for member in members]),
         "rescale_mean": _mean([group.rescale for group in groups]),
         "capped_fraction": _mean([group.was_capped for group in groups]),
         "ungraded_fraction": _mean([bool(group.fallback) for group in groups]),
+        **_member_metrics(members),
+    }
+
+
+def _member_metrics(members: Sequence[MemberAdvantage]) -> dict[str, float]:
+    return {
+        "version_span_max": float(max(member.policy_version_max - member.policy_version_min for member in members)),
+        "reward_mean": _mean([member.reward for member in members]),
+        "weight_mean": _mean([member.weight for member in members]),
         **_advantage_metrics([member.advantage for member in members]),
     }
 

@@ -25,7 +25,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     num_ranks: int = 1
     """Processes that share each step; on one machine, unless torchrun has started them."""
     num_threads: int = 0
-    """Threads of each rank's computations; 0: as many as torch takes."""
+    """Threads of each rank's computations; 0: OMP_NUM_THREADS, or as many as there are cores. More than are idle cost dearly:
+    threads that wait for each other spin, and a step on a busy machine takes ten times as long."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of weights and computation; bfloat16 keeps float32 copies and needs zero_stage >= 1."""
     zero_stage: Literal[0, 1, 2, 3] = 0

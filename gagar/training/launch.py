@@ -78,25 +78,36 @@ def _start(command: Sequence[str], payload: bytes, rank: int, num_ranks: int, po
     return child
 
 
-def _attend(children: list["subprocess.Popen[bytes]"], stopping: threading.Event) -> int:
-    """Waits for all; a failed one, or a stop, ends the others within the grace time."""
-    deadline: float | None = None
-    failure = 0
-    while True:
+def _attend(children: Sequence["subprocess.Popen[bytes]"], stopping: threading.Event) -> int:
+    """Waits for all; a failed one, or a stop, ends the others."""
+    while not stopping.is_set():
         codes = [child.poll() for child in children]
-        failed = [code for code in codes if code]
-        if failed and not failure:
-            failure = failed[0] if failed[0] > 0 else 1
-            logger.warning("learner rank failed rank=%d exit_code=%d", codes.index(failed[0]), failed[0])
-        if all(code is not None for code in codes):
+        failure = _failure(codes)
+        if failure:
+            logger.warning("learner rank failed exit_codes=%s", codes)
+            _end(children)
             return failure
-        if deadline is None and (failure or stopping.is_set()):
-            deadline = time.monotonic() + GRACE_S
-            for child in children:
-                child.terminate()
-        if deadline is not None and time.monotonic() > deadline:
-            return failure or 1
+        if None not in codes:
+            return 0
         time.sleep(POLL_S)
+    return _end(children)
+
+
+def _end(children: Sequence["subprocess.Popen[bytes]"]) -> int:
+    """Stops all within the grace time; the exit code: a rank that SIGTERM met before it could listen has not failed."""
+    for child in children:
+        child.terminate()
+    deadline = time.monotonic() + GRACE_S
+    while None in (codes := [child.poll() for child in children]):
+        if time.monotonic() > deadline:
+            return 1
+        time.sleep(POLL_S)
+    return _failure([code for code in codes if code != -signal.SIGTERM])
+
+
+def _failure(codes: Sequence[int | None]) -> int:
+    """The first exit code that tells of a failure, 1 for a signal; 0 if there is none."""
+    return next((max(code, 1) for code in codes if code), 0)
 
 
 def receive_payload() -> bytes:
