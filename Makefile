@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: setup demo test check clean
+.PHONY: setup demo test check bench clean
 
 setup: $(STAMP)
 
@@ -17,6 +17,10 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# PART=verdict, engine or stream; without, all of them.
+bench: $(STAMP)
+	$(BIN)/python -m tests.bench $(PART)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

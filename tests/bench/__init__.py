@@ -1,0 +1,1 @@
+"""What the pipeline costs, measured: `make bench`, or `make bench PART=stream`."""
