@@ -1,0 +1,107 @@
+"""A stage of the chain whose handler does nothing: `python -m tests.bench.null_stage SERVERS RUN STAGE`.
+
+Runtime, topology and records are the real ones, and so are the handlers of gatherer, grader (kind `none`) and advantage
+publisher, which only compute. The worker sends ready-made trajectories; the verifier lets every second one pass.
+"""
+
+import logging
+import sys
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from gagar.cli.serve import run_loop, run_stage
+from gagar.config import Run
+from gagar.records import LogRef, Record, RolloutRequest, Trajectory, Verdict
+from gagar.stream.handlers import Delivery, Linked, Output, References
+from tests.contract.world import make_run
+from topology.stages import ADVANTAGE_PUBLISHER, GATHERER, GRADER, ROLLOUT_WORKER, VERIFIER
+
+
+class NullEffect:
+    """What both effects leave out."""
+
+    async def open(self, references: References) -> None: ...
+
+    def observe(self, record: Record, /) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class NullWorker(NullEffect):
+    """Answers a request with the next trajectory of the pool."""
+
+    def __init__(self) -> None:
+        from tests.bench.contents import make_pool
+
+        self._pool = make_pool()
+
+    async def handle(self, delivery: Delivery[RolloutRequest], /) -> Sequence[Output]:
+        request = delivery.record
+        content = self._pool[request.seed % len(self._pool)]
+
+        def refer(ref: LogRef) -> Record:
+            return content.trajectory_for(request, delivery.ref, ref)
+
+        return [Linked(first=content.tokens_for(request), then=refer)]
+
+
+class NullVerifier(NullEffect):
+    """Lets every second member of a group pass."""
+
+    async def handle(self, delivery: Delivery[Trajectory], /) -> Sequence[Verdict]:
+        trajectory = delivery.record
+        return [
+            Verdict(
+                group_id=trajectory.group_id,
+                sample_index=trajectory.sample_index,
+                task_id=trajectory.task_id,
+                purpose=trajectory.purpose,
+                request=trajectory.request,
+                trajectory=delivery.ref,
+                tokens=trajectory.tokens,
+                status="passed" if trajectory.sample_index % 2 else "failed",
+                num_tests_expected=8,
+                patch_digest="0" * 64,
+                num_turns=trajectory.num_turns,
+                num_prompt_tokens=trajectory.num_prompt_tokens,
+                num_sampled_tokens=trajectory.num_sampled_tokens,
+                policy_version_min=trajectory.policy_version_min,
+                policy_version_max=trajectory.policy_version_max,
+            )
+        ]
+
+
+def serve_null(name: str, run: Run) -> Coroutine[Any, Any, None]:
+    """The stage of that name, until SIGTERM."""
+    if name == "rollout-worker":
+        return run_stage(ROLLOUT_WORKER, run, NullWorker())
+    if name == "verifier":
+        return run_stage(VERIFIER, run, NullVerifier())
+    if name == "gatherer":
+        from gagar.grouping import Gather
+
+        return run_stage(GATHERER, run, Gather(30.0))
+    if name == "grader":
+        from consumers.grader import GradeGroups
+        from gagar.grading.none import NoneGrader
+
+        return run_stage(GRADER, run, GradeGroups(NoneGrader(), 600.0))
+    if name == "advantage-publisher":
+        from consumers.advantage_publisher import Config, assign_advantages
+
+        return run_stage(ADVANTAGE_PUBLISHER, run, partial(assign_advantages, config=Config()))
+    from tests.bench.null_learner import learn
+
+    return learn(run)
+
+
+def main() -> None:
+    servers, name, stage = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(name)s %(message)s")
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)
+    run_loop(serve_null(stage, make_run(name, servers)))
+
+
+if __name__ == "__main__":
+    main()
