@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from gagar.broker.local import broker
@@ -53,6 +54,7 @@ async def measure_flows(cluster: Cluster, plan: Plan) -> Flows:
     flows = Flows(chain=[], raw=[], plain=[])
     num = plan.num_groups * GROUP_SIZE
     for pair in range(plan.num_pairs):
+        tell(f"throughput, pair {pair + 1} of {plan.num_pairs}")
         for kind in ("chain", "raw", "plain")[:: -1 if pair % 2 else 1]:
             if kind == "chain":
                 flows.chain.append(await through_chain(cluster, f"chain{pair}", plan.num_groups))
@@ -61,6 +63,11 @@ async def measure_flows(cluster: Cluster, plan: Plan) -> Flows:
             else:
                 flows.plain.append(await asyncio.to_thread(through_clients, cluster, f"plain{pair}", num, ""))
     return flows
+
+
+def tell(what: str) -> None:
+    """Progress, for whoever waits."""
+    click.echo(f"  {what} ...", err=True)
 
 
 def trajectory_bytes() -> float:
@@ -72,7 +79,9 @@ def trajectory_bytes() -> float:
 async def measure(cluster: Cluster, plan: Plan) -> Part:
     """Everything, one after the other."""
     flows = await measure_flows(cluster, plan)
+    tell("publishing times")
     times = await publish_times(cluster, "pace", plan.num_latencies, plan.groups_per_s)
+    tell("memory at a backlog")
     peaks = [await peak_memory(cluster, f"backlog{num}", num) for num in plan.backlogs]
     parts = [flow_figures(flows, plan), latency_figures(times, plan), memory_figures(peaks, plan)]
     return Part(
@@ -88,12 +97,13 @@ def flow_figures(flows: Flows, plan: Plan) -> tuple[str, dict[str, Any]]:
     stored = Spread.of([flow.stored_bytes / num / size for flow in flows.chain])
     names = {"chain": "chain", "raw": "bare clients, zstd", "plain": "bare clients, uncompressed"}
     rows = [
-        [name, str(Spread.of(rates[kind])), str(Spread.of([rate * size / MB for rate in rates[kind]])), _cores(flows, kind)]
+        [name, str(Spread.of(rates[kind])), str(Spread.of([rate * size / MB for rate in rates[kind]]))]
         for kind, name in names.items()
     ]
     title = f"stream: {plan.num_pairs} pairs of {num} trajectories of {size / 1000:.0f} kB, median (range)"
     lines = [
-        table(title, ["", "trajectories/s", "MB/s", "cores"], rows),
+        table(title, ["", "trajectories/s", "MB/s"], rows),
+        *(f"  cores in use, {name}: {_cores(getattr(flows, kind))}" for kind, name in names.items()),
         f"  chain over bare clients with zstd: {ratio}; over uncompressed ones: {plain_ratio}",
         f"  bytes on the broker per trajectory byte: {stored}",
     ]
@@ -112,8 +122,9 @@ def _mean_cores(flows: list[Flow]) -> dict[str, float]:
     return {name: rounded(sum(flow.cores[name] for flow in flows) / len(flows)) for name in flows[0].cores}
 
 
-def _cores(flows: Flows, kind: str) -> str:
-    return ", ".join(f"{name} {cores:.2f}" for name, cores in _mean_cores(getattr(flows, kind)).items())
+def _cores(flows: list[Flow]) -> str:
+    means = _mean_cores(flows)
+    return f"{sum(means.values()):.2f}: " + ", ".join(f"{name} {cores:.2f}" for name, cores in means.items())
 
 
 def latency_figures(times: list[float], plan: Plan) -> tuple[str, dict[str, Any]]:
