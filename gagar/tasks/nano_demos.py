@@ -26,8 +26,8 @@ from gagar.tasks.nano_inputs import INPUTS, Parameter
 Style = Literal["clean", "needless", "outside"]
 STYLES: tuple[Style, ...] = ("clean", "needless", "outside")
 
-SHARE_CORRECT = 0.38
-_SHARE_WRONG_VALUE = 0.3
+SHARE_CORRECT = 0.45
+_SHARE_WRONG_VALUE = 0.15
 """Of the wrong demonstrations: the right form with a value off."""
 
 NEEDLESS_BEFORE = ("t = 0", "{x} = {x}", "pass", "{x}", "import os")
