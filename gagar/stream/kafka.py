@@ -196,10 +196,17 @@ class KafkaProducer:
                     async with asyncio.timeout(STOP_S / 2):
                         await self._producer.abort_transaction()
         finally:
-            waiter = self._producer._txn_manager._transaction_waiter
-            if waiter is not None and waiter.done() and not waiter.cancelled():
-                waiter.exception()  # looked at, so that it is not logged as never retrieved
             await self._producer.stop()
+            self._look_at_failures()
+
+    def _look_at_failures(self) -> None:
+        """The client leaves failed futures behind; those that nobody looked at would be reported when they are collected."""
+        accumulator = self._producer._message_accumulator
+        batches = {*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)}
+        waiters = [batch._drain_waiter for batch in batches] + [self._producer._txn_manager._transaction_waiter]
+        for waiter in waiters:
+            if waiter is not None and waiter.done() and not waiter.cancelled():
+                waiter.exception()
 
 
 class KafkaReader:
