@@ -26,7 +26,7 @@ from gagar.tasks.nano_inputs import INPUTS, Parameter
 Style = Literal["clean", "needless", "outside"]
 STYLES: tuple[Style, ...] = ("clean", "needless", "outside")
 
-SHARE_CORRECT = 0.45
+SHARE_CORRECT = 0.42
 _SHARE_WRONG_VALUE = 0.15
 """Of the wrong demonstrations: the right form with a value off."""
 

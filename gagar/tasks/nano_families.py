@@ -103,39 +103,6 @@ FAMILIES: Sequence[Family] = (
     ),
     Family(name="slice", argument="xs", inputs="long", numbers=(2, 24), forms=_SLICES, slips=("xs[{k}]", "xs[{k}:{k}]")),
     Family(
-        name="step",
-        argument="xs",
-        inputs="long",
-        numbers=(2, 24),
-        forms=_forms(
-            ("every {k}-th item from index {m}", "items at {m} and each {k} on", "xs[{m}::{k}]"),
-            ("every {k}-th item before index {m}", "items before {m} by steps of {k}", "xs[:{m}:{k}]"),
-        ),
-        slips=("xs[{k}::{m}]", "xs[{m}:{k}]", "xs[::{k}]"),
-    ),
-    Family(
-        name="clamp",
-        argument="n",
-        inputs="near",
-        forms=_forms(
-            ("n kept within {lo} and {hi}", "n clamped to {lo}..{hi}", "max({lo}, min({hi}, n))"),
-            ("whether n is within {lo} and {hi}", "if n is in {lo}..{hi}", "{lo} <= n <= {hi}"),
-            ("whether n is outside {lo} and {hi}", "if n is not in {lo}..{hi}", "not {lo} <= n <= {hi}"),
-        ),
-        slips=("min({lo}, max({hi}, n))", "{lo} < n < {hi}"),
-    ),
-    Family(
-        name="affine",
-        argument="n",
-        inputs="near",
-        forms=_forms(
-            ("n times {k} plus {m}", "{m} more than n times {k}", "n * {k} + {m}"),
-            ("n times {k} minus {m}", "{m} less than n times {k}", "n * {k} - {m}"),
-            ("n plus {m}, times {k}", "the sum of n and {m}, times {k}", "(n + {m}) * {k}"),
-        ),
-        slips=("n * {m} + {k}", "n + {k} + {m}"),
-    ),
-    Family(
         name="divide",
         argument="n",
         inputs="near",
@@ -168,27 +135,6 @@ FAMILIES: Sequence[Family] = (
             ("numbers below n in steps of {k}", "each multiple of {k} below n", "list(range(0, n, {k}))"),
         ),
         slips=("list(range(n))", "list(range(n, {k}))"),
-    ),
-    Family(
-        name="replace",
-        argument="s",
-        inputs="text",
-        forms=_forms(
-            ("s with '{a}' replaced by '{b}'", "s where '{a}' becomes '{b}'", "s.replace('{a}', '{b}')"),
-            ("s with the first '{a}' replaced by '{b}'", "s where one '{a}' becomes '{b}'", "s.replace('{a}', '{b}', 1)"),
-        ),
-        slips=("s.replace('{b}', '{a}')", "s.replace('{a}', '')", "s + '{b}'"),
-    ),
-    Family(
-        name="split",
-        argument="s",
-        inputs="text",
-        forms=_forms(
-            ("the part of s before '{a}'", "s up to the first '{a}'", "s.split('{a}')[0]"),
-            ("the part of s after the last '{a}'", "what follows the last '{a}' in s", "s.split('{a}')[-1]"),
-            ("the parts of s between '{a}'", "s split at '{a}'", "s.split('{a}')"),
-        ),
-        slips=("s.split()", "s.strip('{a}')"),
     ),
     Family(
         name="join",

@@ -1,4 +1,4 @@
-"""The recipe of the nano policy: demonstrations, tokenizer, a Llama of about two million parameters, 700 steps, one directory.
+"""The recipe of the nano policy: demonstrations, tokenizer, a Llama of about two million parameters, 1000 steps, one directory.
 
 In: a directory and a seed. Out, there: `train.jsonl`, `heldout.jsonl` and `policy/` in Hugging Face format.
 """

@@ -20,8 +20,8 @@ IGNORED_LABEL = -100
 class SftConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to train."""
 
-    num_steps: int = 700
-    batch_size: int = 64
+    num_steps: int = 1000
+    batch_size: int = 32
     learning_rate: float = 3e-3
     """At its highest; falls to 0 by a cosine."""
     num_warmup_steps: int = 40
