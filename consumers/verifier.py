@@ -17,8 +17,8 @@ import msgspec
 
 from gagar.config import require
 from gagar.errors import BadRecordError
-from gagar.measures import changed_files, measure_patch, patch_digest
-from gagar.patches import apply_patch, make_patch
+from gagar.measures import measure_patch, patch_digest
+from gagar.patches import apply_patch, changed_files, folders_above, make_patch
 from gagar.records import PatchMeasures, Record, Trajectory, Verdict, VerdictStatus
 from gagar.sandbox.choose import SandboxKind, make_sandbox
 from gagar.sandbox.limits import Limits
@@ -35,6 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """[verifier] in the run file."""
 
     sandbox: SandboxKind = "bubblewrap"
+    """What the tests run in."""
     concurrency: int = 2
     """Workspaces at a time; about the number of cores."""
     test_timeout_s: float = 60.0
@@ -51,8 +52,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What a patch makes of a task's tree."""
 
     result: dict[str, str]
+    """The tree with the patch applied."""
     measures: PatchMeasures
+    """Needless statements not counted yet."""
     digest: str
+    """`patch_digest` of the change."""
 
 
 class VerifyTrajectories:
@@ -129,11 +133,11 @@ def judge(expected: Sequence[str], run: TestRun) -> tuple[VerdictStatus, str]:
 def lay_over(tree: Mapping[str, str], protected: Mapping[str, str]) -> dict[str, str]:
     """The tree with the protected files in their places; what stands in their way (a file where a folder must be, or the
     reverse) is left out."""
-    folders = {path[:cut] for path in protected for cut in range(len(path)) if path[cut] == "/"}
+    folders = {folder for path in protected for folder in folders_above(path)}
     kept = {
         path: text
         for path, text in tree.items()
-        if path not in folders and not any(path.startswith(f"{other}/") for other in protected)
+        if path not in folders and not any(folder in protected for folder in folders_above(path))
     }
     return kept | dict(protected)
 

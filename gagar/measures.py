@@ -1,19 +1,14 @@
 """Measures of a patch: the facts by which the `rules` grader orders and reports count.
 
-In: the tree before and after, the task's scope, and the needless statements that a sandbox has counted (`gagar.needless`:
-parsing what a candidate wrote is not for this process). Out: a PatchMeasures. Pure.
+In: the tree before and after, and the task's scope. Out: a PatchMeasures. Pure. Not counted here: needless statements, since
+parsing what a candidate wrote is not for this process; a sandbox does that (`gagar.needless`).
 """
 
 import hashlib
 from collections.abc import Sequence
 
-from gagar.patches import Tree, make_patch
+from gagar.patches import Tree, changed_files, make_patch
 from gagar.records import PatchMeasures
-
-
-def changed_files(base: Tree, result: Tree) -> list[str]:
-    """Paths that were changed, made or removed, in order."""
-    return sorted(path for path in base.keys() | result.keys() if base.get(path) != result.get(path))
 
 
 def is_in_scope(path: str, scope: Sequence[str]) -> bool:
@@ -21,8 +16,8 @@ def is_in_scope(path: str, scope: Sequence[str]) -> bool:
     return not scope or any(path == name or path.startswith(f"{name.rstrip('/')}/") for name in scope)
 
 
-def measure_patch(base: Tree, result: Tree, scope: Sequence[str], num_needless: int = 0) -> PatchMeasures:
-    """Counts of the lines and files that differ; `num_needless` is passed through."""
+def measure_patch(base: Tree, result: Tree, scope: Sequence[str]) -> PatchMeasures:
+    """Counts of the lines and files that differ; the needless statements are left at 0, for a sandbox to count."""
     files = changed_files(base, result)
     added, removed = _count_lines(make_patch(base, result))
     return PatchMeasures(
@@ -30,7 +25,6 @@ def measure_patch(base: Tree, result: Tree, scope: Sequence[str], num_needless: 
         num_removed_lines=removed,
         num_files=len(files),
         num_files_out_of_scope=sum(not is_in_scope(path, scope) for path in files),
-        num_needless_statements=num_needless,
     )
 
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 from gagar.errors import BadRecordError
 
 Tree = Mapping[str, str]
+"""Text files of a repository by path. Example: `{"src/x.py": "def f(): ...\\n"}`."""
 
 MAX_PATCH_CHARS = 16 << 20
 MAX_PATH_CHARS = 1024
@@ -47,10 +48,20 @@ def split_lines(text: str) -> list[str]:
     return [*kept, last] if last else kept
 
 
+def changed_files(base: Tree, result: Tree) -> list[str]:
+    """Paths that were changed, made or removed, in order."""
+    return sorted(path for path in base.keys() | result.keys() if base.get(path) != result.get(path))
+
+
+def folders_above(path: str) -> list[str]:
+    """Every folder that a path lies in. Example: `a/b/c` lies in `a` and `a/b`."""
+    return [path[:cut] for cut, char in enumerate(path) if char == "/"]
+
+
 def make_patch(base: Tree, result: Tree) -> str:
     """The patch that turns `base` into `result`, files in the order of their paths; empty if they are equal."""
-    changed = sorted(path for path in base.keys() | result.keys() if base.get(path) != result.get(path))
-    return "".join("".join(_file_section(path, base.get(path), result.get(path))) for path in changed)
+    sections = (_file_section(path, base.get(path), result.get(path)) for path in changed_files(base, result))
+    return "".join("".join(section) for section in sections)
 
 
 def _file_section(path: str, old: str | None, new: str | None) -> Iterator[str]:
@@ -179,7 +190,7 @@ def apply_patch(base: Tree, patch: str) -> dict[str, str]:
 
 
 def _check_no_file_is_a_folder(tree: Mapping[str, str]) -> None:
-    folders = {path[:cut] for path in tree for cut in range(len(path)) if path[cut] == "/"}
+    folders = {folder for path in tree for folder in folders_above(path)}
     for path in folders & tree.keys():
         _refuse(path, "a file or a folder", "both")
 

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 
 from gagar.errors import UnavailableError
-from gagar.patches import check_path
+from gagar.patches import Tree, check_path
 from gagar.sandbox.inside.frames import HEADER
 from gagar.sandbox.jail import find_bubblewraps
 from gagar.sandbox.limits import Limits
-from gagar.sandbox.protocol import CommandResult, TestRun, Tree, Workspace, WorkspaceError
+from gagar.sandbox.protocol import CommandResult, TestRun, Workspace, WorkspaceError
 from gagar.sandbox.report import Expected, read_report
 from gagar.sandbox.warm_server import WarmServer
 
@@ -91,7 +91,9 @@ class BubblewrapSandbox:
                 yield workspace
             finally:
                 writer.close()
-                self.core_s += await asyncio.shield(server.end_workspace(name))
+                # Added after the wait: `+=` with it inside would forget what other workspaces added meanwhile.
+                core_s = await asyncio.shield(server.end_workspace(name))
+                self.core_s += core_s
                 self.num_workspaces += 1
 
     async def _living_server(self) -> WarmServer:

@@ -1,20 +1,17 @@
 """The sandbox port: a workspace of files, commands and tests run in it, and nothing let out but their results.
 
-Implementations: `bubblewrap` (Linux host), `docker`; `subprocess` for trusted tasks, behind an explicit flag. Each
-self-tests in `open` and fails closed (UnavailableError). Paths in a workspace are relative, normal and POSIX; anything
-else is refused.
+Implementation: `bubblewrap` (Linux host). It tests itself in `open` and fails closed (UnavailableError). Paths in a workspace
+are relative, normal and POSIX; anything else is refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import msgspec
 
 from gagar.errors import BadRecordError
-
-Tree = Mapping[str, str]
-"""Text files of a repository by path. Example: `{"src/x.py": "def f(): ...\\n"}`."""
+from gagar.patches import Tree
 
 
 class WorkspaceError(BadRecordError):

@@ -18,6 +18,8 @@ from gagar.sandbox.jail import data_files, jail_arguments
 START_S = 60.0
 END_S = 10.0
 MAX_MESSAGE = 256
+LAST_BYTES = 600
+"""Of what the server printed that are told."""
 
 
 class WarmServer:
@@ -74,8 +76,8 @@ class WarmServer:
         """The end of what it printed."""
         if self._errors.closed:
             return "nothing"
-        self._errors.seek(0)
-        return self._errors.read()[-600:].decode(errors="replace").strip().replace("\n", " | ") or "no answer"
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - LAST_BYTES))
+        return self._errors.read().decode(errors="replace").strip().replace("\n", " | ") or "no answer"
 
     async def open_workspace(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Starts a workspace; the streams carry its frames."""

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.measures import changed_files, is_in_scope, measure_patch, patch_digest
-from gagar.patches import apply_patch, make_patch
+from gagar.measures import is_in_scope, measure_patch, patch_digest
+from gagar.patches import apply_patch, changed_files, make_patch
 from gagar.records import PatchMeasures
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "-- c", "++ d", "@@ -1 +1 @@"]), max_size=8).map(
@@ -16,8 +16,8 @@ TREES = st.dictionaries(st.sampled_from(["x.py", "src/y.py", "z.md"]), TEXTS, ma
 def test_lines_and_files_are_counted() -> None:
     base = {"src/x.py": "1\n2\n3\n", "util.py": "u\n", "gone": "a\nb\n"}
     result = {"src/x.py": "1\ntwo\n2.5\n3\n", "util.py": "u\n# x\n", "new.txt": ""}
-    assert measure_patch(base, result, ["src"], 4) == PatchMeasures(
-        num_added_lines=3, num_removed_lines=3, num_files=4, num_files_out_of_scope=3, num_needless_statements=4
+    assert measure_patch(base, result, ["src"]) == PatchMeasures(
+        num_added_lines=3, num_removed_lines=3, num_files=4, num_files_out_of_scope=3
     )
     assert changed_files(base, result) == ["gone", "new.txt", "src/x.py", "util.py"]
 
@@ -32,7 +32,6 @@ def test_the_scope_names_files_and_folders() -> None:
 def test_a_clean_patch_is_clean() -> None:
     assert measure_patch({"x": "1\n"}, {"x": "2\n"}, ["x"]).is_clean
     assert not measure_patch({}, {"y": "2\n"}, ["x"]).is_clean
-    assert not measure_patch({"x": "1\n"}, {"x": "2\n"}, ["x"], 1).is_clean
 
 
 @given(TREES, TREES)
