@@ -1,12 +1,17 @@
-"""What tests of several folders share: a real Apache Kafka for the session."""
+"""What tests of several folders share: a real Apache Kafka for the session, and how hypothesis behaves."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from gagar.errors import UnavailableError
+
+# A first example may import half of torch, and the machines of CI are shared: no example fails for the time it takes.
+hypothesis.settings.register_profile("gagar", deadline=None)
+hypothesis.settings.load_profile("gagar")
 
 
 @pytest.fixture(scope="session")

@@ -313,7 +313,7 @@ class Sampling(RuleBasedStateMachine):
             assert len([g for g in self.requested if g.startswith("e")]) % self.limits.num_heldout == 0
 
 
-Sampling.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Sampling.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestSampling = Sampling.TestCase
 
 

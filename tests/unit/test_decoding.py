@@ -180,7 +180,7 @@ def test_giving_up_returns_all_and_the_batch_works_on(model: Any) -> None:
     assert after.token_ids == reference.token_ids
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=12), st.floats(0.25, 4.0))
 def test_evenly_spread_points_meet_each_token_by_its_probability(row: list[float], temperature: float) -> None:
     count = 4000

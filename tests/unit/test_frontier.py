@@ -77,7 +77,7 @@ class FrontierMachine(RuleBasedStateMachine):
 
 
 TestFrontierMachine = FrontierMachine.TestCase
-TestFrontierMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFrontierMachine.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_the_longest_span_with_the_longest_note_fits_the_brokers_limit() -> None:

@@ -8,8 +8,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 from gagar.processes import identity
 from gagar.training.launch import free_port, launch
 
@@ -77,7 +75,6 @@ def test_sigterm_is_passed_on(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_ranks_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     body = "time.sleep(60)"
     parent = subprocess.Popen(

@@ -1,3 +1,5 @@
+"""What waits for the learner, what is finished of its input, and the records that it makes of both."""
+
 from collections.abc import Sequence
 from typing import Any
 

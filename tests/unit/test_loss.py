@@ -1,14 +1,14 @@
+"""Losses and their sums: gradients by definition, bounds of the clip, the same for any split."""
+
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gagar.loss import MAX_LOG_RATIO, LossSums, ppo_clip, token_logprobs, token_mean
 
-settings.register_profile("patient", deadline=None)  # the first call imports half of torch
-settings.load_profile("patient")
 numbers = st.floats(-5, 5, allow_nan=False)
 
 

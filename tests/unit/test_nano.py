@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gagar
@@ -93,7 +93,6 @@ def test_tests_are_no_part_of_the_tree() -> None:
     assert not any(task.tests.keys() & task.tree.keys() for task in ALL_TASKS)
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 10_000), number=st.integers(0, len(FAMILIES) - 1), part=st.sampled_from(PARTS))
 def test_mistakes_of_the_family_fail(seed: int, number: int, part: Part) -> None:
     exercise = draw_exercise(Random(seed), FAMILIES[number], part)
@@ -104,7 +103,6 @@ def test_mistakes_of_the_family_fail(seed: int, number: int, part: Part) -> None
     assert all(failed), (exercise.statement, mistaken_expressions(exercise))
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 10_000), part=st.sampled_from(PARTS))
 def test_the_values_of_an_exercise_are_all_of_its_part(seed: int, part: Part) -> None:
     rng = Random(seed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gagar.cli import sft as sft_command
@@ -37,7 +37,6 @@ def decode(ids: list[int]) -> str:
     return text
 
 
-@settings(deadline=None)
 @given(text=st.text(max_size=60))
 def test_any_text_comes_back_from_its_ids(text: str) -> None:
     assert decode(ids_of(text)) == text

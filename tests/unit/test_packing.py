@@ -1,3 +1,5 @@
+"""Packing: every trajectory once, ranks alike, micro-batches within their budget."""
+
 from itertools import pairwise
 
 from hypothesis import given

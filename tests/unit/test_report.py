@@ -116,7 +116,7 @@ def test_hostile_text_of_the_run_file_stays_text() -> None:
     assert "<img" not in page
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.text(max_size=200))
 def test_no_text_of_an_attempt_adds_an_element(text: str) -> None:
     plain = render_page(make_data(snapshot_of(), examples=[make_example(statement="", reason="x")]), [])

@@ -42,7 +42,7 @@ def sandbox() -> FakeSandbox:
 
 @pytest.fixture
 async def worker(tmp_path: Path, engine: FakeEngine, sandbox: FakeSandbox) -> AsyncIterator[MakeRollouts]:
-    opened = make_worker(tmp_path, engine, sandbox, concurrency=2)
+    opened = make_worker(tmp_path, engine, sandbox, concurrency=2, evaluation_temperature=0.5)
     await opened.open(NoReferences())
     yield opened
     await opened.close()
@@ -157,7 +157,7 @@ async def test_each_purpose_has_its_temperature(worker: MakeRollouts, engine: Fa
     worker.observe(version_in(tmp_path))
     await worker.handle(request(seed=11))
     await worker.handle(request(purpose="evaluation"))
-    assert [params.temperature for params in engine.params] == [1.0, 1.0]
+    assert [params.temperature for params in engine.params] == [1.0, 0.5]
     assert engine.params[0].seed == 11
 
 

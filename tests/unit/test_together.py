@@ -48,4 +48,8 @@ async def test_a_bounded_wait_says_whether_it_was_enough() -> None:
 
 
 async def test_gathering_waits_for_all_however_they_end() -> None:
-    await gathered([failing(), asyncio.sleep(0)])
+    ended: list[str] = []
+    waiting = asyncio.create_task(forever(ended))
+    asyncio.get_running_loop().call_soon(waiting.cancel)
+    await gathered([failing(), waiting])
+    assert ended == ["ended"]
