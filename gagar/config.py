@@ -16,11 +16,19 @@ from gagar.errors import ConfigError
 
 C = TypeVar("C", bound=msgspec.Struct)
 
+PACKAGED = "gagar:"
+"""Before a path in the data of the installed package."""
+
 
 def require(is_ok: bool, key: str, expected: str, got: object) -> None:
     """Raises ValueError in the one form of configuration errors; for `__post_init__` of tables."""
     if not is_ok:
         raise ValueError(f"{key}: expected {expected}, got {got!r}")
+
+
+def packaged(path: str) -> Path:
+    """Where `gagar:nano/x` lies."""
+    return Path(__file__).parent / "data" / path.removeprefix(PACKAGED)
 
 
 class RunTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +39,7 @@ class RunTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dir: str = ".gagar"
     """Data of the local broker, policies, checkpoints, logs, reports."""
     seed: int = 0
+    """Of the order of tasks and of every attempt."""
 
     def __post_init__(self) -> None:
         is_name = self.name.replace("-", "").replace("_", "").isalnum() and self.name.isascii() and len(self.name) <= 80
@@ -45,6 +54,7 @@ class KafkaTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_partitions: int = 4
     """Of every topic keyed by group_id: the most processes that a stage can use."""
     replication_factor: int = 1
+    """Of every topic; 1 with the local broker."""
 
     def __post_init__(self) -> None:
         require(1 <= self.num_partitions <= 1024, "kafka.num_partitions", "1 to 1024", self.num_partitions)
@@ -62,6 +72,7 @@ class TasksTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """[tasks]: JSON Lines files of tasks, see gagar.tasks."""
 
     train: str
+    """Tasks that are trained on."""
     heldout: str
     """Tasks of the evaluation; no training sees them."""
 
@@ -70,7 +81,9 @@ class TrainingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """[training]: the quantities that sampler, gatherer and learner share."""
 
     group_size: int = 8
+    """Attempts at each training task."""
     groups_per_step: int = 8
+    """Groups that one optimizer step trains on."""
     max_staleness: int = 2
     """Steps; a group whose oldest token is older when it would be trained is dropped as stale."""
     num_steps: int = 60
@@ -113,10 +126,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """`run.dir`, absolute."""
         return self.resolve(self.run.dir)
 
+    @property
+    def directory(self) -> Path:
+        """Where logs, policies, checkpoints and the report of this run lie: `<run.dir>/runs/<run.name>`."""
+        return self.dir / "runs" / self.run.name
+
     def resolve(self, path: str) -> Path:
         """A path of the run file, absolute. `gagar:nano/x` lies in the installed package's data."""
-        if path.startswith("gagar:"):
-            return Path(__file__).parent / "data" / path.removeprefix("gagar:")
+        if path.startswith(PACKAGED):
+            return packaged(path)
         return (Path(self.root) / path).resolve()
 
     def topic(self, name: str) -> str:

@@ -3,6 +3,9 @@
 Message form: `<what/id>: expected <x>, got <y>[; <what to do>]`, lower case, no full stop, configuration keys verbatim.
 """
 
+EXIT_REFUSED = 2
+"""Exit code of a process that a GagarError ends."""
+
 
 class GagarError(Exception):
     """Base of every error that gagar raises on purpose; its text is meant for the user."""

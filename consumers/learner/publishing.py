@@ -36,7 +36,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, run: Run) -> "Places":
-        return cls(root=run.dir / "runs" / run.run.name, policy=run.resolve(run.policy.path))
+        return cls(root=run.directory, policy=run.resolve(run.policy.path))
 
     @property
     def policies(self) -> Path:

@@ -23,8 +23,9 @@ from consumers.learner.plan import Directive, LoadReport
 from consumers.learner.publishing import Places, Publisher, new_run_id
 from consumers.learner.queue import GroupQueue, Progress
 from consumers.learner.stage import Config
+from gagar.cli.serve import end_by_force_after, open_journal, open_references
 from gagar.config import Run
-from gagar.errors import ConfigError, GagarError
+from gagar.errors import EXIT_REFUSED, ConfigError, GagarError
 from gagar.loss import ppo_clip
 from gagar.packing import pack
 from gagar.records import PolicyVersion
@@ -41,8 +42,6 @@ from topology import topics
 logger = logging.getLogger(__name__)
 LOAD_WAIT_S = 0.2
 """A round's wait for reads that are under way."""
-EXIT_REFUSED = 2
-"""As at the edge of `gagar`."""
 STOP_S = 10.0
 """From SIGTERM to an exit by force, before the parent of several ranks loses patience."""
 
@@ -146,20 +145,11 @@ class Stop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._event.is_set():
             self._event.set()
-            timer = threading.Timer(STOP_S, _end_by_force)
-            timer.daemon = True
-            timer.start()
-
-
-def _end_by_force() -> None:
-    logger.warning("learner stop took too long, ended by force after_s=%g", STOP_S)
-    logging.shutdown()
-    os._exit(1)
+            end_by_force_after(STOP_S)
 
 
 def run_rank(settings: Settings[Config]) -> None:
     """This process's rank from set-up to its end. Raises ConfigError before anything is written or connected to."""
-    from gagar.cli.serve import open_journal, open_references
     from topology.stages import LEARNER
 
     is_first = os.environ.get("RANK", "0") == "0"

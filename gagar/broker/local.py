@@ -17,11 +17,12 @@ from pathlib import Path
 
 import msgspec
 
-from gagar.broker.address import STATE_FILE, BrokerState, last_state, running_state
+from gagar.broker.address import STATE_FILE, BrokerState, broker_dir, last_state, running_state
 from gagar.broker.jars import ensure_jars
 from gagar.broker.java import find_java
 from gagar.broker.probe import free_ports, is_answering
 from gagar.broker.properties import server_properties, write_properties
+from gagar.config import Run
 from gagar.errors import UnavailableError
 from gagar.leash import Leash, members
 from gagar.leash import environment as leash_environment
@@ -87,6 +88,16 @@ def broker(directory: Path) -> Iterator[BrokerState]:
             running = running_state(directory)
             if running is not None and running.pid in members(directory) and leash.is_alone():
                 stop_broker(directory)
+
+
+@contextmanager
+def cluster_of(run: Run) -> Iterator[str]:
+    """Address of the cluster that the run file names, or of the local broker, which runs for the length of the `with`."""
+    if run.kafka.bootstrap_servers:
+        yield run.kafka.bootstrap_servers
+        return
+    with broker(broker_dir(run)) as state:
+        yield state.address
 
 
 def _lock(directory: Path) -> AbstractContextManager[None]:

@@ -5,7 +5,6 @@ In: a run file and overrides. Out: an exit code; stdout ends with the summary as
 
 import asyncio
 import logging
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from gagar.cli.history import History, read_history, run_directory, scan_of, topics_read, write_run_report
+from gagar.cli.history import History, read_history, scan_of, topics_read, write_run_report
+from gagar.cli.interruption import EXIT_INTERRUPTED, interruption
 from gagar.cli.run_file import DEFAULT_RUN, check_run, open_run
 from gagar.cli.watch import Ending, Plan, Watch, resident_bytes
 from gagar.config import Run
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gagar.stream.admin import Admin
 
 EXIT_STALLED = 1
-EXIT_INTERRUPTED = 130
 LAST_BYTES = 4096
 """How much of a log's end is looked at."""
 
@@ -38,28 +37,17 @@ def run_demo(overrides: tuple[str, ...]) -> int:
     """The whole demo; raises GagarError if it cannot start."""
     from rich.console import Console
 
+    from gagar.broker.local import cluster_of
+
     run = open_run(DEFAULT_RUN, overrides)
     check_run(run)
     console = Console(highlight=False)
-    with broker_of(run) as servers:
-        directory = run_directory(run)
+    with cluster_of(run) as servers:
+        directory = run.directory
         directory.mkdir(parents=True, exist_ok=True)
         with logged_to(directory / "demo.log"):
             arguments = ("--run", DEFAULT_RUN, *(f"--set={override}" for override in overrides))
             return asyncio.run(Demo(run, servers, console, arguments).run_to_end())
-
-
-@contextmanager
-def broker_of(run: Run) -> Iterator[str]:
-    """Address of the cluster that the run file names, or of the local broker, started if need be."""
-    if run.kafka.bootstrap_servers:
-        yield run.kafka.bootstrap_servers
-        return
-    from gagar.broker.address import broker_dir
-    from gagar.broker.local import broker
-
-    with broker(broker_dir(run)) as state:
-        yield state.address
 
 
 def memory_of(run: Run) -> int:
@@ -93,7 +81,7 @@ class Demo:
         self._servers = servers
         self._console = console
         self._argv_tail = argv_tail
-        self._directory = run_directory(run)
+        self._directory = run.directory
 
     async def run_to_end(self) -> int:
         """Starts, watches, stops, audits, reports; returns the exit code."""
@@ -165,7 +153,7 @@ class Demo:
             seconds=watch.elapsed_s(),
         )
         summary = msgspec.structs.replace(summary, peak_memory_bytes=watch.peak_memory_bytes)
-        page = write_run_report(self._run, history, summary)
+        page = await asyncio.to_thread(write_run_report, self._run, history, summary)
         summary = msgspec.structs.replace(summary, report=str(page))
         self._print(summary, history)
         return exit_code(ending, watch.code, is_clean=report.is_clean)
@@ -198,20 +186,6 @@ def last_words(log_file: Path) -> str:
 def shown_path(path: Path) -> str:
     """The path as short as it can be written."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def interruption() -> asyncio.Event:
-    """Set by the first Ctrl-C or SIGTERM; a second one ends the process at once."""
-    event = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def note(number: int) -> None:
-        event.set()
-        loop.remove_signal_handler(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, note, number)
-    return event
 
 
 def print_last_line(summary: Summary) -> None:

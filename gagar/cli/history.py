@@ -68,11 +68,6 @@ def scan_of(run: Run, servers: str, *, follow: bool = False) -> Scan:
     return lambda topics: cast(AsyncGenerator[Delivery[Any], None], scan(servers, run.run.name, topics, follow=follow))
 
 
-def run_directory(run: Run) -> Path:
-    """Where logs and report of a run lie."""
-    return run.dir / "runs" / run.run.name
-
-
 def write_run_report(run: Run, history: History, summary: Summary) -> Path:
     """Writes the report of a run into its directory; returns the page's path."""
     from gagar.report.page import ReportData, write_report
@@ -80,4 +75,4 @@ def write_run_report(run: Run, history: History, summary: Summary) -> Path:
     tables = {name: msgspec.to_builtins(getattr(run, name)) for name in SHARED} | run.stages
     made_at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     data = ReportData(summary=summary, snapshot=history.snapshot, examples=history.examples, tables=tables, made_at=made_at)
-    return write_report(run_directory(run), data)
+    return write_report(run.directory, data)

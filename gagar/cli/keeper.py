@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 
 from gagar import leash
+from gagar.errors import EXIT_REFUSED
 from gagar.processes import signal_group
 
 logger = logging.getLogger(__name__)
 
-EXIT_CONFIGURATION = 2
 EXIT_GAVE_UP = 1
 
 WasOutage = Callable[[float], Awaitable[bool]]
@@ -109,9 +109,9 @@ class Keeper:
             return 0
         # In a later life, or with Kafka down, it means an outage: the configuration was good enough before.
         is_first = self._restarts == 0 and early_deaths > 0
-        if code == EXIT_CONFIGURATION and is_first and not await self._was_outage(started):
+        if code == EXIT_REFUSED and is_first and not await self._was_outage(started):
             logger.error("stage refused name=%s code=%d log=%s", self.spec.name, code, self.log)
-            return EXIT_CONFIGURATION
+            return EXIT_REFUSED
         if early_deaths > self._patience.max_early_deaths:
             logger.error("stage given up name=%s code=%d deaths=%d log=%s", self.spec.name, code, early_deaths, self.log)
             return EXIT_GAVE_UP

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from gagar.errors import GagarError
+from gagar.errors import EXIT_REFUSED, GagarError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("gagar.cli.audit:audit", "Prove from the topics that no group is lost and that advantages keep their sum."),
@@ -22,8 +22,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("gagar.cli.up:up", "Run the whole pipeline on this machine."),
 }
 """Name -> (module:attribute, what it does)."""
-
-EXIT_CONFIGURATION = 2
 
 
 class LazyGroup(click.Group):
@@ -56,7 +54,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except GagarError as error:
         for line in str(error).splitlines():
             click.echo(f"error: {line}", err=True)
-        sys.exit(EXIT_CONFIGURATION)
+        sys.exit(EXIT_REFUSED)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

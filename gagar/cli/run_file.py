@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from gagar.config import SHARED, Run, convert, load_run
+from gagar.config import PACKAGED, SHARED, Run, convert, load_run, packaged
 from gagar.errors import ConfigError
 from gagar.stream.handlers import Settings
 from gagar.stream.spec import Stage
 
 T = TypeVar("T")
 
-PACKAGED = "gagar:"
 DEFAULT_RUN = f"{PACKAGED}nano/run.toml"
 POLICY_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
@@ -49,8 +48,7 @@ def run_arguments(context: click.Context) -> list[str]:
 def open_run(run_path: str, overrides: Sequence[str] = ()) -> Run:
     """The run file at a path, or a packaged one (`gagar:...`), whose relative paths start at the current directory."""
     if run_path.startswith(PACKAGED):
-        packaged = Path(__file__).parent.parent / "data" / run_path.removeprefix(PACKAGED)
-        return load_run(packaged, tuple(overrides), root=Path.cwd())
+        return load_run(packaged(run_path), tuple(overrides), root=Path.cwd())
     return load_run(Path(run_path), tuple(overrides))
 
 

@@ -17,7 +17,7 @@ from gagar.stream.spec import Stage
 if TYPE_CHECKING:
     from gagar.stream.transport import Transport
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STOP_S = 14.0
 """From the first signal to the end of the process, whatever hangs."""
@@ -80,7 +80,7 @@ def stop_event() -> asyncio.Event:
 
     def on_signal(name: str) -> None:
         if not stop.is_set():
-            log.info("stopping on %s", name)
+            logger.info("stopping on %s", name)
             stop.set()
             end_by_force_after(STOP_S)
 
@@ -93,7 +93,7 @@ def end_by_force_after(seconds: float) -> None:
     """The last resort of a bounded stop: clients and threads may hang when no broker answers."""
 
     def end() -> None:
-        log.error("stop took too long, ended by force after_s=%g", seconds)
+        logger.error("stop took too long, ended by force after_s=%g", seconds)
         logging.shutdown()
         os._exit(1)
 

@@ -1,17 +1,15 @@
 """`gagar up`: the whole pipeline on this machine, from one run file, until its planned end or Ctrl-C."""
 
 import asyncio
-import contextlib
 import logging
-import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from gagar.cli.interruption import EXIT_INTERRUPTED, interruption
 from gagar.cli.run_file import check_run, run_arguments, run_options
 from gagar.config import Run
 from gagar.errors import ConfigError
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from gagar.cli.supervisor import Supervisor
 
 COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
-EXIT_INTERRUPTED = 130
 
 
 @click.command()
@@ -29,44 +26,32 @@ EXIT_INTERRUPTED = 130
 @click.pass_context
 def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> None:
     """Run the whole pipeline on this machine: broker, topics and every stage, restarted when they die."""
+    from gagar.broker.local import cluster_of
     from gagar.cli.supervisor import Supervisor
 
     check_run(run)
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    directory = run.dir / "runs" / run.run.name
     printer = Printer()
-    supervisor = Supervisor(run, run_arguments(context), parse_scales(scales), directory, on_line=printer.line)
-    with local_broker(run):
-        context.exit(asyncio.run(supervise(run, supervisor, directory)))
+    supervisor = Supervisor(run, run_arguments(context), parse_scales(scales), run.directory, on_line=printer.line)
+    with cluster_of(run):
+        context.exit(asyncio.run(supervise(run, supervisor)))
 
 
-def local_broker(run: Run) -> contextlib.AbstractContextManager[object]:
-    """The local broker for the length of a `with`, unless the run file names a cluster."""
-    if run.kafka.bootstrap_servers:
-        return contextlib.nullcontext()
-    from gagar.broker.address import broker_dir
-    from gagar.broker.local import broker
-
-    return broker(broker_dir(run))
-
-
-async def supervise(run: Run, supervisor: "Supervisor", directory: Path) -> int:
+async def supervise(run: Run, supervisor: "Supervisor") -> int:
     """Applies the topics, runs the stages until the end or a signal; the exit code."""
     from gagar.cli.topics import apply_topology
 
     await asyncio.to_thread(apply_topology, run)
-    interrupted = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
-    click.echo(f"run {run.run.name}: logs in {directory / 'logs'}; end it with Ctrl-C", err=True)
+    interrupted = interruption()
+    click.echo(f"run {run.run.name}: logs in {run.directory / 'logs'}; end it with Ctrl-C", err=True)
     try:
         await supervisor.start()
         ended = asyncio.create_task(supervisor.wait())
-        interruption = asyncio.create_task(interrupted.wait())
-        await asyncio.wait((ended, interruption), return_when=asyncio.FIRST_COMPLETED)
+        told_to_end = asyncio.create_task(interrupted.wait())
+        await asyncio.wait((ended, told_to_end), return_when=asyncio.FIRST_COMPLETED)
         code = ended.result() if ended.done() else EXIT_INTERRUPTED
-        for task in (ended, interruption):
+        for task in (ended, told_to_end):
             task.cancel()
         return code
     finally:

@@ -23,7 +23,7 @@ from gagar.stream.spec import Stage
 if TYPE_CHECKING:
     from gagar.cli.view import Screen, StageRow
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STALL_S = 120.0
 """Without a new record on any topic for so long, the run is given up."""
@@ -152,7 +152,7 @@ class Watch:
             try:
                 self._lags = await asyncio.to_thread(self._lags_of)
             except GagarError as error:  # a picture without lags is better than none
-                log.warning("lags unknown error=%s", error)
+                logger.warning("lags unknown error=%s", error)
             await asyncio.sleep(MEASURE_S)
 
     def screen(self, states: Sequence[ProcessFacts]) -> "Screen":

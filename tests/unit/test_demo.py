@@ -18,8 +18,9 @@ from rich.console import Console
 import gagar.cli.demo_run as demo_run
 from gagar.audit import Audit
 from gagar.cli.demo import demo, fresh_name
-from gagar.cli.demo_run import Demo, exit_code, interruption, last_words, logged_to, shown_path
+from gagar.cli.demo_run import Demo, exit_code, last_words, logged_to, shown_path
 from gagar.cli.display import LINE_S, REFRESH_S, display_on
+from gagar.cli.interruption import interruption
 from gagar.cli.view import Screen, StageRow
 from gagar.config import Run
 from gagar.errors import ConfigError

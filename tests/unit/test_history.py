@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gagar.cli.history import read_history, run_directory, topics_read, write_run_report
+from gagar.cli.history import read_history, topics_read, write_run_report
 from gagar.records import LogRef, Message, Trajectory, Verdict
 from gagar.report.examples import CLEAN, FAILED, KINDS, MAX_PATCH_CHARS, OUT_OF_SCOPE, Examples, kind_of, shortened
 from gagar.report.examples import NEEDLESS as NEEDLESS_KIND
@@ -92,7 +92,7 @@ async def test_the_report_lies_in_the_directory_of_the_run(tmp_path: Path) -> No
     run = make_run(tmp_path)
     history = await read_history(FakeLog(verdicts=[verdict_at(0)], trajectories=[make_trajectory("<b>")]).scan)
     page = write_run_report(run, history, summarize(history.snapshot, "try", "clean"))
-    assert page == run_directory(run) / "report.html"
+    assert page == run.directory / "report.html"
     text = page.read_text(encoding="utf-8")
     assert "[grader]" in text
     assert "&lt;b&gt;" in text
