@@ -38,7 +38,7 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
         return cls(dtype=dtype, length=len(array), data=array.view("u1").data)
 
     def view(self) -> "npt.NDArray[Any]":
-        """The elements, [length], read-only and without a copy; raises BadRecordError if the bytes do not fit dtype and length."""
+        """The elements, [length], read-only, without a copy; raises BadRecordError if the bytes do not fit dtype and length."""
         self.check()
         import numpy as np
 

@@ -1,7 +1,8 @@
 """Every record that travels on a topic, and the functions that put it into bytes.
 
 Map-encoded MessagePack with a tag `<name>/<version>`. A record evolves only by adding a defaulted field; golden bytes of each
-released version guard that. Unknown fields are ignored, unknown tags are bad records. Times are Unix seconds.
+released version guard that. Unknown fields are ignored, unknown tags are bad records. Times are Unix seconds. A field
+that several records have means the same in each and is described where it stands first.
 """
 
 from typing import Literal, TypeVar
@@ -19,16 +20,20 @@ OutcomeKind = Literal["trained", "evaluated", "dropped"]
 DropReason = Literal[
     "", "all_passed", "all_failed", "too_few_valid", "stale", "untrainable", "non_finite", "ended", "lost", "dead_letter"
 ]
-"""The learner's: stale, untrainable (no sampled token with an advantage), non_finite (loss or gradient of its batch was no number),
-ended (the run was over), lost (its tokens are gone or wrong)."""
+"""The gatherer's: all_passed, all_failed, too_few_valid, lost (no verdict came in time). The learner's: stale, untrainable (no
+sampled token with an advantage), non_finite (loss or gradient of its batch was no number), ended (the run was over), lost (its
+tokens are gone or wrong). Any stage's: dead_letter."""
 
 
 class LogRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """Where a record lies. Example: `trajectory-tokens[3]@118`."""
 
     topic: str
+    """Its name without the run's prefix."""
     partition: int
+    """From 0."""
     offset: int
+    """In the partition."""
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]@{self.offset}"
@@ -38,17 +43,21 @@ class RolloutRequest(msgspec.Struct, frozen=True, kw_only=True, tag="rollout-req
     """One attempt to make. Written by the sampler, read by rollout worker and gatherer."""
 
     group_id: str
-    """`<purpose letter><round or index>-<number>`, unique in the run; the key of every record of the group."""
+    """Unique in the run, the key of every record of the group: `t-<index>`, or `e-<step>-<index>` of an evaluation."""
     sample_index: int
     """0 .. group_size - 1."""
     group_size: int
+    """Attempts of the group."""
     task_id: str
+    """Of a line of the task files."""
     purpose: Purpose
+    """evaluation: measured on a held-out task, never trained on."""
     seed: int
     """Seeds the sampling of this attempt."""
     step: int
     """Optimizer step of the newest policy version the sampler knew when it asked; names the evaluation round."""
     requested_at: float
+    """When the sampler asked."""
     deadline: float
     """Every rollout ends by then, one way or another."""
 
@@ -57,35 +66,46 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a transcript."""
 
     role: Literal["system", "user", "assistant"]
+    """Who speaks."""
     content: str
+    """What the model was given, or what it sampled without special tokens."""
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True, tag="trajectory/1"):
-    """What people and graders read of one attempt. Written by the rollout worker; read by verifier and, by reference, grader."""
+    """What people and graders read of one attempt. Written by the rollout worker; read by verifier; by reference: grader."""
 
     group_id: str
     sample_index: int
     task_id: str
     purpose: Purpose
     request: LogRef
+    """The `RolloutRequest` that it answers."""
     tokens: LogRef | None
     """The attempt's `TrajectoryTokens`; none if nothing was sampled."""
     status: TrajectoryStatus
+    """How the attempt ended."""
     failure: str = ""
     """Why the status is not `completed`, for people."""
     infrastructure: bool = False
     """The attempt ended on account of sandbox, engine or worker, not of the agent."""
     messages: list[Message] = []
+    """In order, from the system prompt, if there is one, to the last completion."""
     patch: str = ""
     """Unified diff against the task's base tree; empty if nothing was changed."""
     num_turns: int = 0
+    """Completions with at least one token."""
     num_prompt_tokens: int = 0
+    """Tokens that were given: prompt and observations."""
     num_sampled_tokens: int = 0
+    """Tokens that a policy sampled."""
     policy_version_min: int = -1
     """Oldest version that sampled a token of it; -1 if none did."""
     policy_version_max: int = -1
+    """Newest version that did; -1 likewise."""
     started_at: float = 0.0
+    """When the attempt began."""
     duration_s: float = 0.0
+    """From there to its end."""
     generation_s: float = 0.0
     """The part of `duration_s` spent sampling."""
 
@@ -109,8 +129,10 @@ class PatchMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a patch by which the `rules` grader orders, and reports count."""
 
     num_added_lines: int = 0
+    """Over all files; so the next."""
     num_removed_lines: int = 0
     num_files: int = 0
+    """Touched: changed, made or removed."""
     num_files_out_of_scope: int = 0
     """Touched files that the task's scope does not name."""
     num_needless_statements: int = 0
@@ -131,16 +153,22 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict/1"):
     purpose: Purpose
     request: LogRef
     trajectory: LogRef
+    """The `Trajectory` that was tested."""
     tokens: LogRef | None
     status: VerdictStatus
+    """passed: every expected test ran and passed, and nothing raised an alarm."""
     reason: str = ""
     """Why it did not pass, for people; first line only."""
     num_tests_expected: int = 0
+    """Ids that the task names."""
     num_tests_passed: int = 0
+    """Of those."""
     measures: PatchMeasures = PatchMeasures()
+    """Of the patch against the task's tree; all 0 if nothing was tested."""
     patch_digest: str = ""
     """sha256 of the normalised patch; equal digests are the same solution."""
     trajectory_status: TrajectoryStatus = "completed"
+    """How the attempt ended."""
     num_turns: int = 0
     num_prompt_tokens: int = 0
     num_sampled_tokens: int = 0
@@ -164,7 +192,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, tag="group/1"):
     members: list[Verdict]
     """Valid members only, by sample_index."""
     num_invalid: int = 0
+    """Members left out on account of the infrastructure."""
     num_missing: int = 0
+    """Members without a verdict at the deadline."""
     requested_at: float = 0.0
 
 
@@ -173,6 +203,7 @@ class Grade(msgspec.Struct, frozen=True, kw_only=True):
 
     sample_index: int
     tier: Literal[1, 2, 3]
+    """1 is the best; what a tier means is the grader's to say."""
     position: int
     """Place in the whole ranking from 0; equal positions are ties."""
     evidence: list[str] = []
@@ -183,6 +214,7 @@ class GradedGroup(msgspec.Struct, frozen=True, kw_only=True, tag="graded-group/1
     """A group and the ranking of its passing members. Written by the grader, read by the advantage publisher."""
 
     group: Group
+    """As the gatherer wrote it."""
     grader: str
     """Kind and version of the grader."""
     grades: list[Grade] = []
@@ -206,6 +238,7 @@ class MemberAdvantage(msgspec.Struct, frozen=True, kw_only=True):
     policy_version_min: int
     policy_version_max: int
     reward: float
+    """1.0 if passed, else 0.0."""
     grpo_advantage: float
     """R_i - mean(R) over valid members."""
     weight: float
@@ -230,9 +263,11 @@ class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, tag="group-adva
     shift: float = 0.0
     """What recentring took from every member; 0 if not capped."""
     num_requested: int = 0
+    """Attempts that were asked for."""
     num_valid: int = 0
     """The baseline's count: members, and valid ones that have no tokens (they failed)."""
     num_passed: int = 0
+    """Of the valid ones."""
     num_clean: int = 0
     """Passing members without needless statement or edit outside the task."""
     num_sampled_tokens: int = 0
@@ -240,19 +275,25 @@ class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, tag="group-adva
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome/1"):
-    """How a group ended. Exactly one counts for each requested group."""
+    """How a group ended; exactly one counts for each requested group.
+
+    Written by gatherer and learner, and by a stage that dead-letters a whole group; read by sampler, learner and audit.
+    """
 
     group_id: str
     task_id: str
     purpose: Purpose
     kind: OutcomeKind
+    """How it ended."""
     reason: DropReason = ""
+    """Why it was dropped; empty otherwise."""
     run_id: str = ""
     """The learner's run, if `trained`, or dropped by the learner: then the outcome counts only in the surviving lineage."""
     step: int = -1
     """The step that it was trained at (or that the learner was making when it dropped it), or the evaluation round that it
     belongs to; -1 if another stage dropped it."""
     policy_version_min: int = -1
+    """Over its valid members, as far as known; so the next."""
     policy_version_max: int = -1
     staleness: int = -1
     """Steps between the oldest token's version and the version trained; -1 if not trained."""
@@ -264,6 +305,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome/1"):
     num_sampled_tokens: int = 0
     """Over valid members."""
     at: float = 0.0
+    """When that was decided."""
 
 
 class LineageEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,15 +313,18 @@ class LineageEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     last_step: int
+    """The newest of its steps that counts."""
 
 
 class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy-version/1"):
     """A policy that the rollout workers can load. Written by the learner, read by rollout worker and sampler."""
 
     run_id: str
+    """The learner's run, a new one at each start."""
     version: int
     """Grows by one each step; the version that exists after `step` optimizer steps."""
     step: int
+    """Optimizer steps that made it."""
     lineage: list[LineageEntry] = []
     """Earlier runs that this one continues, oldest first."""
     location: str
@@ -291,19 +336,24 @@ class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy-versi
     metrics: dict[str, float] = {}
     """Of the step that made it: loss, grad_norm, clip_fraction, staleness_mean, ..."""
     created_at: float = 0.0
+    """When its files were complete."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, tag="dead-letter/1"):
-    """A rejected record as it came, and why."""
+    """A rejected record as it came, and why. Written by every stage, read by people."""
 
     stage: str
+    """That rejected it."""
     source: LogRef
+    """Where it lay."""
     error: str
     """Message, and the traceback if it was not a bad record."""
     key: bytes
+    """As it came; so the next two."""
     value: bytes
     headers: list[tuple[str, bytes]] = []
     at: float = 0.0
+    """When it was rejected."""
 
 
 Record = (

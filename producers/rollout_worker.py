@@ -36,6 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """[rollout_worker] in the run file."""
 
     engine: EngineKind = "transformers"
+    """What samples."""
     device: str = "auto"
     """Of the engine: auto, cpu, cuda; auto takes a GPU if there is one."""
     num_threads: int = 1
@@ -43,6 +44,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_cache_tokens: int = 1 << 18
     """Rows x positions of the engine's key-value cache; more attempts wait."""
     sandbox: SandboxKind = "bubblewrap"
+    """What commands run in."""
     sandbox_concurrency: int = 2
     """Workspaces at a time; about the number of cores."""
     limits: Limits = Limits()
@@ -50,11 +52,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     concurrency: int = 64
     """Attempts at a time."""
     max_turns: int = 1
+    """Of one attempt."""
     max_new_tokens: int = 96
     """Of one turn."""
     evaluation_temperature: float = 1.0
     """Of attempts of purpose evaluation; those of training use `training.temperature`."""
     command_timeout_s: float = 60.0
+    """Of one command."""
     system_prompt: str = ""
     """Before the task's statement; empty: none."""
 

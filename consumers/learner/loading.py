@@ -70,7 +70,7 @@ class TokenLoader:
                 bad[group_id] = str(error)
             else:
                 raise error
-        return LoadReport(loaded=loaded, bad=bad, num_pending=len(self._reads) - len(self._reported))
+        return LoadReport(loaded=loaded, bad=bad)
 
     def take(self, group_ids: Sequence[str]) -> tuple[list[GroupLoad], list[Sample]]:
         """The groups of a batch, whole, and this rank's samples of them, in the order of the members that it owns."""

@@ -14,11 +14,15 @@ class MemberLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     sample_index: int
     tokens: LogRef
+    """Its `TrajectoryTokens`."""
     advantage: float
+    """After redistribution."""
     length: int
     """Tokens, prompt included."""
     num_sampled: int
+    """Tokens that are trained on."""
     rank: int
+    """That reads and trains it."""
 
 
 class GroupLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +30,7 @@ class GroupLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     group_id: str
     members: list[MemberLoad]
+    """Those with sampled tokens."""
 
     @property
     def num_sampled(self) -> int:
@@ -36,7 +41,9 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
     """One round of all ranks: start to read `load`, let go of `forget`, then do what `kind` says."""
 
     kind: Kind
+    """What is done after the reads have been begun."""
     load: list[GroupLoad] = []
+    """Groups whose tokens are to be read."""
     forget: list[str] = []
     """Groups that will not be trained."""
     train: list[str] = []
@@ -54,7 +61,6 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """Groups whose part of this rank is here, checked."""
     bad: dict[str, str] = {}
     """Groups with a token record that is gone or wrong -> why."""
-    num_pending: int = 0
 
 
 def trainable(group: GroupAdvantages) -> bool:

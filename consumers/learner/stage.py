@@ -32,11 +32,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     zero_stage: Literal[0, 1, 2, 3] = 0
     """What ZeRO divides among the ranks: nothing, optimizer state, gradients too, weights too."""
     learning_rate: float = 2e-4
+    """After the warm-up."""
     warmup_steps: int = 3
     """Steps of linear warm-up; constant after it."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW."""
     weight_decay: float = 0.0
+    """AdamW's."""
     gradient_clip: float = 1.0
     """Bound of the global gradient norm; 0: none."""
     clip_low: float = 0.2
@@ -50,6 +52,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     checkpoint_every: int = 10
     """Steps between checkpoints; a restart does at most so many again."""
     keep_checkpoints: int = 2
+    """Checkpoints that stay, the newest ones."""
     keep_policies: int = 4
     """Policy directories that stay."""
     max_non_finite: int = 5

@@ -33,10 +33,13 @@ class AttemptLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt may use."""
 
     max_turns: int = 1
+    """Completions."""
     max_new_tokens: int = 1024
     """Of one completion."""
     command_timeout_s: float = 60.0
+    """Of one command."""
     temperature: float = 1.0
+    """Of the sampling."""
     system_prompt: str = ""
     """Empty: no system message."""
 

@@ -13,8 +13,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How to sample. top_p and top_k are left at "everything", so that the learner's distribution is the same."""
 
     temperature: float = 1.0
+    """More than 0."""
     max_new_tokens: int = 1024
+    """At most; the model's context may hold less."""
     seed: int = 0
+    """The same seed, prompt and weights sample the same tokens, up to rounding."""
     deadline: float = 0.0
     """Unix seconds; what was sampled by then is answered, with the finish `deadline`. 0: none."""
 
@@ -23,11 +26,13 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """What was sampled after a prompt; all lists are [num sampled], the end token included if it was sampled."""
 
     token_ids: list[int]
+    """In the order in which they were sampled."""
     logprobs: list[float]
     """Of the distribution really sampled from (after temperature)."""
     policy_versions: list[int]
     """Version whose weights sampled each token."""
     finish: Finish
+    """Why it ended."""
 
 
 class Engine(Protocol):

@@ -11,17 +11,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory_bytes: int = 2 << 30
     """Address space of each process, and resident memory of all together."""
     processes: int = 128
+    """At a time."""
     file_bytes: int = 64 << 20
     """Of the largest file."""
     open_files: int = 256
+    """Of each process."""
     disk_bytes: int = 128 << 20
     """Of the tree, of /tmp and of /dev/shm, each; it is memory."""
     disk_files: int = 20_000
+    """Files and folders in each of those places."""
     output_bytes: int = 64 << 10
     """Of a command or a test run, that are kept: its head and its tail."""
     tree_bytes: int = 8 << 20
     """That `read_tree` takes out."""
     tree_files: int = 2_000
+    """That `read_tree` takes out."""
 
     def __post_init__(self) -> None:
         require(self.memory_bytes >= 256 << 20, "limits.memory_bytes", "at least 256 MiB", self.memory_bytes)

@@ -14,6 +14,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One thing to do in a repository."""
 
     task_id: str
+    """Unique in its file, and in no other file of the run."""
     statement: str
     """What the agent is asked, in words."""
     tree: dict[str, str]

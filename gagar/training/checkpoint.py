@@ -22,6 +22,7 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     """What is restored together with the engine."""
 
     run_id: str
+    """The learner's run that wrote it."""
     step: int
     """Optimizer steps done; the policy version."""
     lineage: list[LineageEntry] = []
@@ -33,6 +34,7 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     """`describe` of the model."""
     num_ranks: int = 1
+    """Of the learner that wrote it; so the next two."""
     zero_stage: int = 0
     dtype: str = "float32"
     num_non_finite: int = 0
