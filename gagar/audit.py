@@ -286,7 +286,9 @@ class Audit:
                     self._furthest[place] = ref
 
     def _check_ranges(self, ranges: Ranges | None, found: Findings) -> None:
-        for place, ref in sorted(self._furthest.items()) if ranges is not None else ():
-            begin, end = (ranges or {}).get(place, (0, 0))
+        if ranges is None:
+            return
+        for place, ref in sorted(self._furthest.items()):
+            begin, end = ranges.get(place, (0, 0))
             if not 0 <= ref.offset < end:
                 found.add(f"reference {ref}: expected an offset in the log [{begin}, {end}), got one outside")

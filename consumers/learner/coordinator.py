@@ -93,6 +93,7 @@ class Coordinator:
         self._state = base
         self._saved_step = -1
         self._waiting_since = time.monotonic()
+        self._wait_s = 0.0
         self._started_at = time.monotonic()
         self._batch: list[Chosen] = []
 

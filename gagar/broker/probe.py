@@ -9,6 +9,8 @@ import struct
 import time
 from collections.abc import Sequence
 
+from gagar.errors import UnavailableError
+
 REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 """Length, api key 18 (ApiVersions), version 0, correlation id 1, no client id."""
 
@@ -54,11 +56,11 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(preferred: tuple[int, ...], num: int = 2) -> list[int]:
-    """`num` different free ports: the preferred ones if all are free."""
+    """`num` different free ports: the preferred ones if all are free. Raises UnavailableError."""
     if len(preferred) == num and all(is_free(port) for port in preferred):
         return list(preferred)
     shuffled = random.sample(PORTS, len(PORTS))
     chosen = [port for port, _ in zip((port for port in shuffled if is_free(port)), range(num), strict=False)]
     if len(chosen) < num:
-        raise OSError(f"no {num} free ports in {PORTS.start} to {PORTS.stop}")
+        raise UnavailableError(f"ports {PORTS.start} to {PORTS.stop - 1}: expected {num} free ones, got {len(chosen)}")
     return chosen

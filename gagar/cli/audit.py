@@ -74,7 +74,7 @@ def as_lines(report: "AuditReport") -> Iterator[str]:
     """The report for people."""
     dropped = ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())
     yield f"requested  {report.num_requested}"
-    yield f"trained    {report.num_trained} "
+    yield f"trained    {report.num_trained}"
     yield f"advantages {report.num_capped} groups capped, {report.num_fallback} kept as GRPO gives them"
     yield f"evaluated  {report.num_evaluated}"
     yield f"dropped    {report.num_dropped}{f' ({dropped})' if dropped else ''}"
