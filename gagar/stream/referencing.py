@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
+BATCH_RECORDS = 500
+"""More than the one batch that is fetched holds: what a client keeps of a batch half read is garbage that lives for long."""
 READ_TIMEOUT_S = 20.0
 """A record whose reference is visible is so itself, or will be within moments: its transaction has been committed."""
 
@@ -71,7 +73,7 @@ class LogReferences:
         try:
             await reader.seek(at, ref.offset)
             reader.resume(at)
-            records = await reader.poll(READ_TIMEOUT_S, 1)
+            records = await reader.poll(READ_TIMEOUT_S, BATCH_RECORDS)
         except OutOfRangeError as error:
             raise BadRecordError(f"{ref}: expected a record, got none: the log begins at {error.earliest}") from error
         finally:
