@@ -1,5 +1,6 @@
-"""The walls as arguments, and the choice of a sandbox."""
+"""The walls as arguments, the choice of a sandbox, and what it counts."""
 
+import asyncio
 import dataclasses
 import os
 import shutil
@@ -84,3 +85,41 @@ def test_what_is_made_up_can_be_read_from_its_start() -> None:
     finally:
         for descriptor in files.values():
             os.close(descriptor)
+
+
+class FakeWriter:
+    """A stream that nobody reads."""
+
+    def close(self) -> None: ...
+
+
+class FakeServer:
+    """A server whose workspaces all end at once, each after a core second."""
+
+    is_alive = True
+
+    def __init__(self) -> None:
+        self.ending = asyncio.Barrier(2)
+
+    async def open_workspace(self, name: str) -> tuple[None, FakeWriter]:
+        return None, FakeWriter()
+
+    async def end_workspace(self, name: str) -> float:
+        await self.ending.wait()
+        return 1.0
+
+
+async def test_the_core_time_of_workspaces_that_end_together_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*arguments: object) -> None: ...
+
+    monkeypatch.setattr("gagar.sandbox.bubblewrap.BubblewrapWorkspace.write", nothing)
+    sandbox = BubblewrapSandbox(concurrency=2)
+    sandbox._server = FakeServer()  # type: ignore[assignment]
+
+    async def use() -> None:
+        async with sandbox.workspace({}):
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(5):
+        await asyncio.gather(use(), use())
+    assert (sandbox.core_s, sandbox.num_workspaces) == (2.0, 2)
