@@ -1,6 +1,8 @@
 """Learner: redistributed advantages in; optimizer steps, outcomes and policy versions out.
 
 Input      advantages         GroupAdvantages, read from the positions of the checkpoint
+Table      policy-versions    at a start without a checkpoint: whether there was a run before
+           outcomes           at a start that goes on from another run: what to train again
 Reference  trajectory-tokens  the token arrays; each rank reads its own
 Output     outcomes           how each group ended: trained at a step, or dropped and why
            policy-versions    one for each step, in the same transaction as the step's outcomes
