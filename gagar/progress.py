@@ -144,8 +144,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[Step]
     records: dict[str, int]
     """Records seen, by topic."""
-    statuses: dict[str, int]
-    """Attempts of both purposes by how their trajectory ended."""
     num_restarts: int
     """Learner runs beyond the first."""
     version: int
@@ -189,7 +187,6 @@ class Progress:
         self._lineage = Lineage()
         self._run_ids: set[str] = set()
         self._records: dict[str, int] = {}
-        self._statuses: dict[str, int] = {}
         self._num_requested = 0
         self._num_dead_letters = 0
         self._first_at = 0.0
@@ -218,7 +215,6 @@ class Progress:
         return sum(self._records.values())
 
     def _apply_verdict(self, verdict: Verdict) -> None:
-        _count(self._statuses, verdict.trajectory_status)
         if verdict.purpose == "training":
             version = verdict.policy_version_max
             self._attempts.setdefault(version, AttemptSums(version=version)).add(verdict)
@@ -269,7 +265,6 @@ class Progress:
             rounds=[msgspec.structs.replace(r) for _, r in sorted(self._rounds.items())],
             steps=_merged(steps),
             records=dict(self._records),
-            statuses=dict(sorted(self._statuses.items())),
             num_restarts=max(len(self._run_ids) - 1, 0),
             version=newest.version if newest else -1,
             step=newest.step if newest else 0,

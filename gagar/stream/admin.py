@@ -86,12 +86,9 @@ class Admin:
         }
 
     def plan(self, run: Run, topics: Sequence[Topic]) -> list[Change]:
-        """What `apply` would do, and what it would refuse to do."""
+        """What `apply` would do, and what it would refuse to do: empty if the cluster is as the topology says."""
         wanted = wanted_topics(run, topics)
         return differences(wanted, self.describe(list(wanted)))
-
-    check = plan
-    """The drift: empty if the cluster is as the topology says."""
 
     def apply(self, run: Run, topics: Sequence[Topic]) -> list[Change]:
         """Creates what is missing and sets what differs; returns what it did. Never deletes. Raises ConfigError, and changes

@@ -38,7 +38,7 @@ def test_plan_tells_what_apply_does_and_a_second_apply_does_nothing(admin: Admin
     planned = admin.plan(run, TOPICS)
     assert [change.kind for change in planned] == ["create"] * len(TOPICS)
     assert admin.apply(run, TOPICS) == planned
-    assert admin.check(run, TOPICS) == []
+    assert admin.plan(run, TOPICS) == []
     assert admin.apply(run, TOPICS) == []
 
 
@@ -54,10 +54,10 @@ def test_topics_are_made_as_the_topology_says(admin: Admin, run: Run) -> None:
 def test_a_setting_that_drifted_is_told_and_mended(admin: Admin, run: Run) -> None:
     drifted = msgspec.structs.replace(GROUPS, settings={"retention.ms": "1000"})
     admin.apply(run, [drifted])
-    (change,) = admin.check(run, [GROUPS])
+    (change,) = admin.plan(run, [GROUPS])
     assert change.what == f"topic {run.topic('groups')}: expected retention.ms=604800000, got 1000"
     admin.apply(run, [GROUPS])
-    assert admin.check(run, [GROUPS]) == []
+    assert admin.plan(run, [GROUPS]) == []
 
 
 def test_another_number_of_partitions_is_refused_and_nothing_is_changed(admin: Admin, run: Run) -> None:

@@ -81,7 +81,7 @@ def test_after_sigkill_it_has_the_same_data_and_port(directory: Path, tmp_path: 
     again = start_broker(directory)
     assert (again.address, again.pid == state.pid) == (state.address, False)
     with Admin(again.address) as admin:
-        assert admin.check(run, TOPICS) == []
+        assert admin.plan(run, TOPICS) == []
 
 
 def test_a_port_that_was_taken_meanwhile_is_replaced_and_the_data_stay(directory: Path, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_port_that_was_taken_meanwhile_is_replaced_and_the_data_stay(directory
         again = start_broker(directory)
         assert again.address != state.address
         with Admin(again.address) as admin:
-            assert admin.check(run, TOPICS) == []
+            assert admin.plan(run, TOPICS) == []
 
 
 def test_a_broker_of_a_with_ends_when_its_parent_is_killed(directory: Path) -> None:
