@@ -101,6 +101,15 @@ def tiny_model(tokenizer: Any, seed: int) -> Any:
     return build_model(tokenizer, seed, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe with fewer tasks, fewer texts for the tokenizer and a tiny model: its shape, not its size, is tested."""
+    monkeypatch.setattr(nano_recipe, "build_model", tiny_model)
+    monkeypatch.setattr(nano_recipe, "_NUM_TOKENIZER_TEXTS", 400)
+    monkeypatch.setitem(NUM_TASKS, "train", 32)
+    monkeypatch.setitem(NUM_TASKS, "heldout", 16)
+
+
 def check_directory(directory: Path) -> None:
     for part in NUM_TASKS:
         assert (directory / f"{part}.jsonl").read_bytes() == tasks_as_lines(part)
@@ -109,16 +118,16 @@ def check_directory(directory: Path) -> None:
     assert json.loads((directory / "policy" / "config.json").read_text())["model_type"] == "llama"
 
 
-def test_the_recipe_makes_tasks_and_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nano_recipe, "build_model", tiny_model)
+@pytest.mark.usefixtures("small")
+def test_the_recipe_makes_tasks_and_policy(tmp_path: Path) -> None:
     told: list[int] = []
     make_policy(tmp_path / "nano", 0, TINY, lambda progress: told.append(progress.step))
     assert told == [1, 2]
     check_directory(tmp_path / "nano")
 
 
+@pytest.mark.usefixtures("small")
 def test_the_command_makes_tasks_and_policy_and_measures_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nano_recipe, "build_model", tiny_model)
     monkeypatch.setattr(nano_recipe, "NANO_SFT", TINY)
     monkeypatch.setattr("gagar.training.nano_eval.MAX_NEW_TOKENS", 2)
     arguments = ["policy", "--recipe", "nano", "--out", str(tmp_path / "nano"), "--threads", "1", "--evaluate"]
@@ -126,8 +135,8 @@ def test_the_command_makes_tasks_and_policy_and_measures_it(tmp_path: Path, monk
     assert result.exit_code == 0, result.output
     check_directory(tmp_path / "nano")
     assert "sft step=2/2 loss=" in result.output
-    assert "sft evaluated part=train attempts=2048 pass=0.000" in result.output
-    assert "sft evaluated part=heldout attempts=512 pass=0.000" in result.output
+    assert "sft evaluated part=train attempts=256 pass=0.000" in result.output
+    assert "sft evaluated part=heldout attempts=128 pass=0.000" in result.output
 
 
 def test_an_unknown_recipe_is_refused() -> None:
