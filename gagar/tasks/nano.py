@@ -64,15 +64,7 @@ def draw_exercise(rng: Random, family: Family, part: Part) -> Exercise:
     """An exercise of the family whose parameter values all belong to `part`."""
     form = rng.choice(family.forms)
     names = sorted({name for _, name, _, _ in Formatter().parse(form.expression) if name})
-    parameters: dict[str, Parameter] = {}
-    for name in names:
-        value = draw_value(rng, family, name, part)
-        while value in parameters.values():
-            value = draw_value(rng, family, name, part)
-        parameters[name] = value
-    if {"lo", "hi"} <= parameters.keys():
-        low, high = sorted(value for value in parameters.values() if isinstance(value, int))
-        parameters |= {"lo": low, "hi": high}
+    parameters = {name: draw_value(rng, family, name, part) for name in names}
     phrase = rng.choice((form.phrase, form.other_phrase))
     return Exercise(family=family, form=form, phrase=phrase, parameters=parameters)
 
@@ -80,7 +72,7 @@ def draw_exercise(rng: Random, family: Family, part: Part) -> Exercise:
 def draw_value(rng: Random, family: Family, name: str, part: Part) -> Parameter:
     """A value for the placeholder `name` that belongs to `part`."""
     while True:
-        value: Parameter = "".join(rng.choices(LETTERS, k=2)) if name in "ab" else rng.randint(*family.numbers)
+        value: Parameter = "".join(rng.choices(LETTERS, k=2)) if name == "a" else rng.randint(*family.numbers)
         if is_held_out(value) == (part == "heldout"):
             return value
 

@@ -1,6 +1,6 @@
 """The families of the nano task set, as data: what a function shall return, in two wordings, and the expression that does.
 
-Placeholders are parameters: `{k}` and `{m}` numbers, `{a}` and `{b}` two-letter words, `{lo}` and `{hi}` numbers with lo < hi.
+A form has one parameter, its placeholder: `{k}` a number or `{a}` a two-letter word.
 A family's forms are its sub-operators; each is a plausible mistake for the others. Slips are mistakes that answer no form.
 """
 
