@@ -8,7 +8,7 @@ State   the open groups, rebuilt from the log
 
 import msgspec
 
-from gagar.config import require
+from gagar.config import require_duration
 from gagar.stream.handlers import Settings
 
 
@@ -19,7 +19,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long after its rollouts' deadline a group waits for verdicts that are under way."""
 
     def __post_init__(self) -> None:
-        require(self.grace_s >= 0, "gatherer.grace_s", "0 or more", self.grace_s)
+        require_duration(self.grace_s, "gatherer.grace_s", may_be_zero=True)
 
 
 def main(settings: Settings[Config]) -> None:

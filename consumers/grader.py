@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from gagar.config import require
+from gagar.config import require, require_duration
 from gagar.grading.protocol import Grader, UnusableGradeError, check_grades, why_ineligible
 from gagar.records import GradedGroup, Group, Record
 from gagar.stream.handlers import Delivery, References, Settings
@@ -30,7 +30,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`rules`: a patch with no more lines than this above the smallest of its tie is tied with it."""
 
     def __post_init__(self) -> None:
-        require(self.deadline_s > 0, "grader.deadline_s", "more than 0", self.deadline_s)
+        require_duration(self.deadline_s, "grader.deadline_s")
         require(self.size_slack_lines >= 0, "grader.size_slack_lines", "0 or more", self.size_slack_lines)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gagar.config import require
+from gagar.config import require, require_duration
 from gagar.errors import BadRecordError
 from gagar.measures import measure_patch, patch_digest
 from gagar.patches import apply_patch, changed_files, folders_above, make_patch
@@ -45,7 +45,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         require(1 <= self.concurrency <= 1024, "verifier.concurrency", "1 to 1024", self.concurrency)
-        require(self.test_timeout_s > 0, "verifier.test_timeout_s", "more than 0", self.test_timeout_s)
+        require_duration(self.test_timeout_s, "verifier.test_timeout_s")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

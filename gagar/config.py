@@ -8,7 +8,7 @@ Every fault is a ConfigError that names the key, what was expected and what came
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -18,6 +18,9 @@ C = TypeVar("C", bound=msgspec.Struct)
 
 PACKAGED = "gagar:"
 """Before a path in the data of the installed package."""
+MAX_NUMBER = 2**53
+"""Of any number in a run file: up to here every integer is exact as a float, and times and products of two stay finite."""
+MAX_DURATION_S = 365 * 86_400
 
 
 def require(is_ok: bool, key: str, expected: str, got: object) -> None:
@@ -26,9 +29,21 @@ def require(is_ok: bool, key: str, expected: str, got: object) -> None:
         raise ValueError(f"{key}: expected {expected}, got {got!r}")
 
 
+def require_duration(seconds: float, key: str, *, may_be_zero: bool = False) -> None:
+    """As `require`, for seconds that someone waits: clocks and timers refuse or misread what is far beyond a year."""
+    is_ok = 0 < seconds <= MAX_DURATION_S or (may_be_zero and seconds == 0)
+    require(is_ok, key, f"{'0 or more' if may_be_zero else 'more than 0'}, at most {MAX_DURATION_S} (a year)", seconds)
+
+
 def packaged(path: str) -> Path:
     """Where `gagar:nano/x` lies."""
     return Path(__file__).parent / "data" / path.removeprefix(PACKAGED)
+
+
+def _is_address(server: str) -> bool:
+    """Whether it has the form `host:port`; an IPv6 host stands in brackets."""
+    host, _, port = server.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
 
 
 class RunTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +72,10 @@ class KafkaTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of every topic; 1 with the local broker."""
 
     def __post_init__(self) -> None:
+        are_addresses = all(
+            _is_address(server.strip()) for server in self.bootstrap_servers.split(",") if self.bootstrap_servers
+        )
+        require(are_addresses, "kafka.bootstrap_servers", "host:port,... with ports 1 to 65535", self.bootstrap_servers)
         require(1 <= self.num_partitions <= 1024, "kafka.num_partitions", "1 to 1024", self.num_partitions)
         require(1 <= self.replication_factor <= 9, "kafka.replication_factor", "1 to 9", self.replication_factor)
 
@@ -103,9 +122,10 @@ class TrainingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         require(0 <= self.max_staleness <= 64, "training.max_staleness", "0 to 64", self.max_staleness)
         require(self.num_steps >= 1, "training.num_steps", "1 or more", self.num_steps)
         require(self.evaluate_every >= 0, "training.evaluate_every", "0 or more", self.evaluate_every)
-        require(self.evaluation_group_size >= 1, "training.evaluation_group_size", "1 or more", self.evaluation_group_size)
+        evaluation_size = self.evaluation_group_size
+        require(1 <= evaluation_size <= 1024, "training.evaluation_group_size", "1 to 1024", evaluation_size)
         require(0 < self.temperature <= 10, "training.temperature", "more than 0, at most 10", self.temperature)
-        require(self.rollout_deadline_s > 0, "training.rollout_deadline_s", "more than 0", self.rollout_deadline_s)
+        require_duration(self.rollout_deadline_s, "training.rollout_deadline_s")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +173,7 @@ SHARED: dict[str, type[msgspec.Struct]] = {
 
 def convert(table: str, raw: dict[str, Any], into: type[C]) -> C:
     """A table as its type; raises ConfigError naming `table.key` on an unknown key, a wrong type or an impossible value."""
+    _check_numbers(table, raw)
     try:
         return msgspec.convert(raw, into)
     except msgspec.ValidationError as error:
@@ -161,9 +182,30 @@ def convert(table: str, raw: dict[str, Any], into: type[C]) -> C:
         if isinstance(cause, ValueError):
             raise ConfigError(str(cause)) from error
         what, _, where = text.partition(" - at `$.")
-        key = f"{table}.{where.rstrip('`')}" if where else table
+        name = where.rstrip("`")
+        key = f"{table}.{name}" if name else table
+        if choices := _choices(into, name):
+            raise ConfigError(f"{key}: expected one of {', '.join(choices)}, got {raw[name]!r}") from error
         known = ", ".join(into.__struct_fields__)
         raise ConfigError(f"{key}: {what[:1].lower()}{what[1:]}; the keys of [{table}] are {known}") from error
+
+
+def _choices(into: type[msgspec.Struct], name: str) -> list[str]:
+    """The values of a field that has a list of them; else none."""
+    kinds = [field.type for field in msgspec.structs.fields(into) if field.name == name]
+    return [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+
+
+def _check_numbers(key: str, value: object) -> None:
+    """Raises ConfigError for a number, at any depth, that no table has a use for: infinite, or not one, or too large."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _check_numbers(f"{key}.{name}", item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_numbers(key, item)
+    elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+        raise ConfigError(f"{key}: expected a number from -2**53 to 2**53, got {value!r}")
 
 
 def apply_override(tables: dict[str, Any], override: str) -> None:

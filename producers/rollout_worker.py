@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gagar.config import require
+from gagar.config import require, require_duration
 from gagar.engine.choose import EngineKind, make_engine
 from gagar.errors import BadRecordError, UnavailableError
 from gagar.records import PolicyVersion, Record, RolloutRequest
@@ -63,6 +63,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Before the task's statement; empty: none."""
 
     def __post_init__(self) -> None:
+        is_device = self.device in ("auto", "cpu", "cuda") or self.device.removeprefix("cuda:").isdigit()
+        require(is_device, "rollout_worker.device", "auto, cpu, cuda or cuda:N", self.device)
         require(1 <= self.num_threads <= 1024, "rollout_worker.num_threads", "1 to 1024", self.num_threads)
         require(self.max_cache_tokens >= 1024, "rollout_worker.max_cache_tokens", "1024 or more", self.max_cache_tokens)
         concurrency = self.sandbox_concurrency
@@ -72,7 +74,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         require(1 <= self.max_new_tokens <= 1 << 20, "rollout_worker.max_new_tokens", "1 to 1048576", self.max_new_tokens)
         temperature = self.evaluation_temperature
         require(0 < temperature <= 10, "rollout_worker.evaluation_temperature", "more than 0, at most 10", temperature)
-        require(self.command_timeout_s > 0, "rollout_worker.command_timeout_s", "more than 0", self.command_timeout_s)
+        require_duration(self.command_timeout_s, "rollout_worker.command_timeout_s")
 
 
 class MakeRollouts:

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from gagar.config import require
+from gagar.config import require, require_duration
 from gagar.stream.handlers import Settings
 
 
@@ -80,7 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         require(self.keep_checkpoints >= 1, "learner.keep_checkpoints", "1 or more", self.keep_checkpoints)
         require(self.keep_policies >= 2, "learner.keep_policies", "2 or more", self.keep_policies)
         require(self.max_non_finite >= 1, "learner.max_non_finite", "1 or more", self.max_non_finite)
-        require(self.collective_timeout_s > 0, "learner.collective_timeout_s", "more than 0", self.collective_timeout_s)
+        require_duration(self.collective_timeout_s, "learner.collective_timeout_s")
 
 
 def main(settings: Settings[Config]) -> None:

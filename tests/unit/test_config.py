@@ -2,13 +2,14 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.config import KafkaTable, RunTable, TrainingTable, apply_override, convert, load_run, require
+from gagar.config import KafkaTable, RunTable, TrainingTable, apply_override, convert, load_run, require, require_duration
 from gagar.errors import ConfigError
 
 GOOD = """
@@ -105,9 +106,25 @@ def test_a_missing_key_names_its_table(tmp_path: Path) -> None:
         ("training.max_staleness=-1", "training.max_staleness: expected 0 to 64, got -1"),
         ("training.num_steps=0", "training.num_steps: expected 1 or more, got 0"),
         ("training.evaluate_every=-5", "training.evaluate_every: expected 0 or more, got -5"),
-        ("training.evaluation_group_size=0", "training.evaluation_group_size: expected 1 or more, got 0"),
-        ("training.rollout_deadline_s=0", "training.rollout_deadline_s: expected more than 0, got 0"),
-        ("training.rollout_deadline_s=nan", "training.rollout_deadline_s: expected more than 0, got nan"),
+        ("training.evaluation_group_size=0", "training.evaluation_group_size: expected 1 to 1024, got 0"),
+        (
+            "training.rollout_deadline_s=0",
+            r"training.rollout_deadline_s: expected more than 0, at most 31536000 \(a year\), got 0",
+        ),
+        ("training.rollout_deadline_s=1e9", r"training.rollout_deadline_s: expected more than 0, at most .* got 1000000000.0"),
+        (
+            "training.rollout_deadline_s=nan",
+            r"training.rollout_deadline_s: expected a number from -2\*\*53 to 2\*\*53, got nan",
+        ),
+        (
+            "training.rollout_deadline_s=inf",
+            r"training.rollout_deadline_s: expected a number from -2\*\*53 to 2\*\*53, got inf",
+        ),
+        ("training.evaluation_group_size=1025", "training.evaluation_group_size: expected 1 to 1024, got 1025"),
+        ("run.seed=99999999999999999999", r"run.seed: expected a number from -2\*\*53 to 2\*\*53, got 99999999999999999999"),
+        ("kafka.bootstrap_servers=kafka", "kafka.bootstrap_servers: expected host:port,... with ports 1 to 65535, got 'kafka'"),
+        ("kafka.bootstrap_servers=a:9092,b:99999", "kafka.bootstrap_servers: expected host:port,.* got 'a:9092,b:99999'"),
+        ("kafka.bootstrap_servers=a:9092,", "kafka.bootstrap_servers: expected host:port"),
         ("kafka.num_partitions=0", "kafka.num_partitions: expected 1 to 1024, got 0"),
         ("kafka.replication_factor=10", "kafka.replication_factor: expected 1 to 9, got 10"),
         ("run.name=", "run.name: expected 1 to 80 ASCII letters, digits, - and _, got ''"),
@@ -175,6 +192,35 @@ class Nested(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         require(0 <= self.share <= 1, "stage.share", "0 to 1", self.share)
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table with a choice and numbers at depth."""
+
+    kind: Literal["rules", "none"] = "rules"
+    level: Literal[0, 1] = 0
+    pair: list[float] = []
+    inner: dict[str, float] = {}
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"kind": "rule"}, "^stage.kind: expected one of rules, none, got 'rule'$"),
+        ({"level": 7}, "^stage.level: expected one of 0, 1, got 7$"),
+        ({"pair": [0.5, float("inf")]}, "^stage.pair: expected a number from .* got inf$"),
+        ({"inner": {"x": float("-inf")}}, "^stage.inner.x: expected a number from .* got -inf$"),
+    ],
+)
+def test_a_choice_names_the_others_and_numbers_are_finite_at_any_depth(raw: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        convert("stage", raw, Chosen)
+
+
+def test_a_duration_of_zero_is_for_those_that_may_have_one() -> None:
+    require_duration(0, "a.b_s", may_be_zero=True)
+    with pytest.raises(ValueError, match=r"a.b_s: expected 0 or more, at most .* got -1"):
+        require_duration(-1, "a.b_s", may_be_zero=True)
 
 
 def test_require_is_quiet_when_all_is_well() -> None:

@@ -174,7 +174,15 @@ async def test_the_newest_version_is_sampled_with_after_it_is_loaded(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("concurrency", 0), ("num_threads", 0), ("max_turns", 0), ("evaluation_temperature", 0), ("engine", "x")]
+    ("key", "value"),
+    [
+        ("concurrency", 0),
+        ("num_threads", 0),
+        ("max_turns", 0),
+        ("evaluation_temperature", 0),
+        ("engine", "x"),
+        ("device", "gpu"),
+    ],
 )
 def test_an_impossible_configuration_names_its_key(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"rollout_worker\.{key}"):
