@@ -52,7 +52,8 @@ def publish(location: Path, version: int, run_id: str = "a") -> PolicyVersion:
 
 
 def make_task(**fields: Any) -> Task:
-    defaults: dict[str, Any] = {"statement": "say hello", "tree": {"a.txt": "a\n"}, "tests": {}, "fail_to_pass": ["t.py::t"]}
+    decided: dict[str, Any] = {"tests": {"t.py": ""}, "fail_to_pass": ["t.py::t"]}
+    defaults: dict[str, Any] = {"statement": "say hello", "tree": {"a.txt": "a\n"}, **decided}
     return Task(task_id=fields.pop("task_id", "task"), **{**defaults, **fields})
 
 

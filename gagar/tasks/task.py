@@ -3,11 +3,13 @@
 A broken line is a ConfigError that names file and line, before any stage starts.
 """
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
-from gagar.errors import ConfigError
+from gagar.errors import BadRecordError, ConfigError
+from gagar.patches import check_path
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,9 +54,34 @@ def load_tasks(path: Path) -> list[Task]:
             raise ConfigError(f"{path}:{number}: expected a task as JSON, got {error}; mend or remove the line") from error
         if task.task_id in tasks:
             raise ConfigError(f"{path}:{number}: expected a new task_id, got {task.task_id!r} again; rename or remove it")
-        if not task.fail_to_pass:
-            raise ConfigError(f"{path}:{number}: expected at least one id in fail_to_pass, got none")
+        try:
+            check_task(task)
+        except ValueError as error:
+            raise ConfigError(f"{path}:{number}: {error}; mend or remove the line") from error
         tasks[task.task_id] = task
     if not tasks:
         raise ConfigError(f"task file {path}: expected at least one task, got none")
     return list(tasks.values())
+
+
+def check_task(task: Task) -> None:
+    """Raises ValueError unless a task can be tried: every path is inside the repository, and tests decide it that are there."""
+    _require(task.task_id, "a task_id", "none")
+    _require(task.fail_to_pass, "at least one id in fail_to_pass", "none")
+    for path in [*task.tree, *task.tests, *task.scope]:
+        try:
+            check_path(path)
+        except BadRecordError as error:
+            raise ValueError(str(error)) from error
+    twice = [name for name, times in Counter(task.expected_tests).items() if times > 1]
+    _require(not twice, "each test id once", repr(twice[:1]))
+    for name in task.expected_tests:
+        file, _, test = name.partition("::")
+        _require(
+            test and (file in task.tests or file in task.tree), "test ids `path::name` of files in tests or tree", repr(name)
+        )
+
+
+def _require(is_ok: object, expected: str, got: str) -> None:
+    if not is_ok:
+        raise ValueError(f"expected {expected}, got {got}")

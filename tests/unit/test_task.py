@@ -75,6 +75,24 @@ def test_a_task_that_no_test_decides_is_refused(tmp_path: Path) -> None:
         load_tasks(write(tmp_path, make_line(fail_to_pass=[])))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task_id": ""}, "expected a task_id, got none"),
+        ({"tree": {"/etc/passwd": ""}}, "path '/etc/passwd': expected a relative, normal path"),
+        ({"tree": {"a/../../b": ""}}, "path 'a/../../b': expected a relative, normal path"),
+        ({"tests": {"../test_x.py": ""}}, "path '../test_x.py': expected a relative, normal path"),
+        ({"scope": ["a//b"]}, "path 'a//b': expected a relative, normal path"),
+        ({"fail_to_pass": ["test_y.py::test_f"]}, "expected test ids `path::name` of files in tests or tree, got 'test_y.py::"),
+        ({"fail_to_pass": ["test_x.py"]}, "expected test ids `path::name` of files in tests or tree, got 'test_x.py'"),
+        ({"pass_to_pass": ["test_x.py::test_f"]}, r"expected each test id once, got \['test_x.py::test_f'\]"),
+    ],
+)
+def test_a_task_that_cannot_be_tried_is_refused_with_its_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"tasks.jsonl:2: {message}.*; mend or remove the line$"):
+        load_tasks(write(tmp_path, make_line("first"), make_line(**changes)))
+
+
 @pytest.mark.parametrize("lines", [(), ("", " ")])
 def test_an_empty_file_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=r"task file .*: expected at least one task, got none"):
