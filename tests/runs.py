@@ -1,5 +1,6 @@
 """Builders of runs and run files for tests."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,23 @@ def make_run(root: Path, servers: str = "", **kafka: int) -> Run:
 
 def write_tasks(path: Path, *task_ids: str) -> None:
     """A task file with the smallest tasks there can be."""
-    tasks = [Task(task_id=name, statement="s", tree={}, tests={}, fail_to_pass=["t::t"]) for name in task_ids]
+    tasks = [Task(task_id=name, statement="s", tree={}, tests={"t": ""}, fail_to_pass=["t::t"]) for name in task_ids]
     path.write_bytes(b"\n".join(msgspec.json.encode(task) for task in tasks))
 
 
+def write_weights(path: Path, num_bytes: int = 4) -> None:
+    """A safetensors file of one tensor."""
+    header = json.dumps({"x": {"dtype": "U8", "shape": [num_bytes], "data_offsets": [0, num_bytes]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(num_bytes))
+
+
 def write_run(directory: Path, extra: str = "") -> Path:
-    """A run file with all that it names: a policy of empty files, a task of each set."""
+    """A run file with all that it names: a policy that nobody can load, a task of each set."""
     policy = directory / "policy"
     policy.mkdir()
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+    for name in ("config.json", "tokenizer.json"):
         (policy / name).touch()
+    write_weights(policy / "model.safetensors")
     write_tasks(directory / "train.jsonl", "a")
     write_tasks(directory / "heldout.jsonl", "b")
     path = directory / "run.toml"

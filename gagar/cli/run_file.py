@@ -15,13 +15,14 @@ import msgspec
 
 from gagar.config import PACKAGED, SHARED, Run, convert, load_run, packaged
 from gagar.errors import ConfigError
+from gagar.pretrained import WEIGHTS, check_weights
 from gagar.stream.handlers import Settings
 from gagar.stream.spec import Stage
 
 T = TypeVar("T")
 
 DEFAULT_RUN = f"{PACKAGED}nano/run.toml"
-POLICY_FILES = ("config.json", "tokenizer.json", "model.safetensors")
+POLICY_FILES = ("config.json", "tokenizer.json", WEIGHTS)
 
 
 def run_options(command: Callable[..., T]) -> Callable[..., T]:
@@ -91,6 +92,7 @@ def _check_policy(run: Run) -> None:
             f"policy.path: expected a directory with {', '.join(POLICY_FILES)}, got {directory} without {', '.join(missing)}; "
             "name a Hugging Face model directory, or make one with `gagar sft policy`"
         )
+    check_weights(directory / WEIGHTS)
 
 
 def _check_across_tables(run: Run) -> None:

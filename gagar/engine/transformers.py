@@ -21,25 +21,14 @@ from gagar.engine.decoding import DecodeBatch, Generation
 from gagar.engine.protocol import Completion, SamplingParams
 from gagar.engine.weights import match_weights, read_weights
 from gagar.errors import ConfigError, UnavailableError
+from gagar.pretrained import read_model
 
 logger = logging.getLogger(__name__)
 
 
 def load_model(path: Path, device: str) -> Any:
     """The model at `path` in float32 for inference; raises ConfigError if it is unreadable, incomplete or unsupported."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            str(path), dtype=torch.float32, attn_implementation="sdpa", local_files_only=True, output_loading_info=True
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"policy.path {path}: expected a causal language model, got {error}") from error
-    lacking = [*report["missing_keys"], *report["mismatched_keys"]]
-    if lacking:
-        raise ConfigError(f"policy.path {path}: expected weights for the whole model, got none for {lacking[:2]}")
+    model = read_model(path, dtype=torch.float32, attn_implementation="sdpa")
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or (getattr(model.config, "use_sliding_window", True) and _sliding_window(model)):
         raise ConfigError(

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gagar.errors import ConfigError
+from gagar.pretrained import WEIGHTS, read_model
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-WEIGHTS = "model.safetensors"
 TEXT_SUFFIXES = (".json", ".txt", ".jinja", ".model")
 """Of config, tokenizer and chat template; anything else in a model's directory is weights or notes."""
 ModelDtype = Literal["float32", "bfloat16"]
@@ -31,19 +31,17 @@ def load_model(path: Path, dtype: ModelDtype) -> "Module":
     if not (path / "config.json").is_file():
         raise ConfigError(f"policy.path {path}: expected a Hugging Face model directory, got no config.json there")
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
+    from transformers import AutoConfig
 
-    transformers_logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(path)
-        for key, value in config.to_dict().items():
-            if isinstance(value, float) and ("dropout" in key or key.endswith("pdrop")):
-                setattr(config, key, 0.0)
-        config.use_cache = False
-        model: Module = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=getattr(torch, dtype))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ConfigError(f"policy.path {path}: expected a causal language model, got {error}") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"policy.path {path}: expected the config of a language model, got {error}") from error
+    for key, value in config.to_dict().items():
+        if isinstance(value, float) and ("dropout" in key or key.endswith("pdrop")):
+            setattr(config, key, 0.0)
+    config.use_cache = False
+    model: Module = read_model(path, config=config, dtype=getattr(torch, dtype))
     return model.train()
 
 

@@ -1,5 +1,7 @@
 """The run file is checked whole before anything starts."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -35,7 +37,7 @@ def test_an_unknown_table_is_refused_beside_the_known_ones(tmp_path: Path) -> No
 
 def test_a_stage_s_table_is_checked_by_its_own_type(tmp_path: Path) -> None:
     path = write_run(tmp_path)
-    assert refused(path, "gatherer.grace_s=-1") == "gatherer.grace_s: expected 0 or more, got -1.0"
+    assert refused(path, "gatherer.grace_s=-1") == "gatherer.grace_s: expected 0 or more, at most 31536000 (a year), got -1.0"
     assert refused(path, "gatherer.grace=1").startswith("gatherer: object contains unknown field `grace`; the keys of")
     assert refused(path, "gatherer.grace_s='soon'").startswith("gatherer.grace_s: expected `float`, got `str`")
 
@@ -46,6 +48,26 @@ def test_a_policy_that_lacks_a_file_is_refused(tmp_path: Path, name: str) -> Non
     (tmp_path / "policy" / name).unlink()
     assert refused(path).startswith("policy.path: expected a directory with config.json, ")
     assert f"without {name};" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("cut", "message"),
+    [
+        (lambda data: data[:-1], r"expected \d+ bytes, got \d+; copy or make the model anew"),
+        (lambda data: data + b"x", r"expected \d+ bytes, got \d+; copy or make the model anew"),
+        (lambda data: data[:20], "expected safetensors, got another file; copy or make the model anew"),
+        (lambda data: b"", "expected safetensors, got another file"),
+        (lambda data: b"\xff" * 64, "expected safetensors, got another file"),
+        (lambda data: (2).to_bytes(8, "little") + b"[]", "expected safetensors, got another file"),
+    ],
+)
+def test_a_broken_weights_file_is_refused_before_anything_starts(
+    tmp_path: Path, cut: Callable[[bytes], bytes], message: str
+) -> None:
+    path = write_run(tmp_path)
+    weights = tmp_path / "policy" / "model.safetensors"
+    weights.write_bytes(cut(weights.read_bytes()))
+    assert re.search(rf"policy.path .*model.safetensors: {message}", refused(path))
 
 
 def test_a_broken_line_of_a_task_file_is_named(tmp_path: Path) -> None:

@@ -177,8 +177,25 @@ def test_a_directory_without_a_model_is_a_configuration_error(tmp_path: Path) ->
     ):
         load_model(tmp_path, "float32")
     (tmp_path / "config.json").write_text('{"model_type": "no such"}')
-    with pytest.raises(ConfigError, match=r"policy\.path .*: expected a causal language model, got"):
+    with pytest.raises(ConfigError, match=r"policy\.path .*: expected the config of a language model, got"):
         load_model(tmp_path, "float32")
+
+
+def test_weights_that_are_broken_or_of_another_model_are_refused(tmp_path: Path) -> None:
+    source = make_model_directory(tmp_path / "source")
+    config = (source / "config.json").read_text()
+    (source / "config.json").write_text(config.replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
+    with pytest.raises(
+        ConfigError, match=r"policy\.path .*: expected weights for the whole model, got none for \['model.layers.2"
+    ):
+        load_model(source, "float32")
+    (source / "config.json").write_text(config.replace('"hidden_size": 16', '"hidden_size": 32'))
+    with pytest.raises(ConfigError, match=r"policy\.path .*: expected a causal language model, got"):
+        load_model(source, "float32")
+    (source / "config.json").write_text(config)
+    (source / "model.safetensors").write_bytes(b"\xff" * 64)
+    with pytest.raises(ConfigError, match=r"policy\.path .*: expected a causal language model, got"):
+        load_model(source, "float32")
 
 
 async def answer(value: int) -> int:
