@@ -56,3 +56,11 @@ def bootstrap_servers(run: Run) -> str:
             "start one with `gagar broker start`"
         )
     return state.address
+
+
+def no_cluster(servers: str, got: str = "none") -> UnavailableError:
+    """What to tell who named a cluster that does not answer."""
+    return UnavailableError(
+        f"kafka.bootstrap_servers: expected a Kafka cluster that answers at {servers}, got {got}; "
+        "start it (`gagar broker start` for a local one) or mend the address"
+    )

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from gagar.broker.address import STATE_FILE, BrokerState, broker_dir, last_state, running_state
+from gagar.broker.address import STATE_FILE, BrokerState, broker_dir, last_state, no_cluster, running_state
 from gagar.broker.jars import ensure_jars
 from gagar.broker.java import find_java
-from gagar.broker.probe import free_ports, is_answering
+from gagar.broker.probe import free_ports, is_answering, is_any_answering
 from gagar.broker.properties import server_properties, write_properties
 from gagar.config import Run
 from gagar.errors import UnavailableError
@@ -31,6 +31,7 @@ from gagar.processes import identity, is_alive
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_S = 700.0
 """A start may wait for another one that downloads."""
 NUM_ATTEMPTS = 3
@@ -67,6 +68,8 @@ def start_broker(directory: Path, environment: Mapping[str, str] | None = None) 
 def stop_broker(directory: Path) -> bool:
     """Ends the broker of `directory`: in good order, by force after a bounded wait. False if none ran."""
     directory = directory.resolve()
+    if not directory.exists():
+        return False
     with _lock(directory):
         state = running_state(directory)
         if state is None:
@@ -92,9 +95,13 @@ def broker(directory: Path) -> Iterator[BrokerState]:
 
 @contextmanager
 def cluster_of(run: Run) -> Iterator[str]:
-    """Address of the cluster that the run file names, or of the local broker, which runs for the length of the `with`."""
-    if run.kafka.bootstrap_servers:
-        yield run.kafka.bootstrap_servers
+    """Address of the cluster that the run file names, or of the local broker, which runs for the length of the `with`. Raises
+    UnavailableError unless one of its brokers answers: nothing of the run is made or started before."""
+    servers = run.kafka.bootstrap_servers
+    if servers:
+        if not is_any_answering([server.strip() for server in servers.split(",")], ANSWER_TIMEOUT_S):
+            raise no_cluster(servers)
+        yield servers
         return
     with broker(broker_dir(run)) as state:
         yield state.address

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import tenacity
 
+from gagar.broker.address import no_cluster
 from gagar.broker.probe import is_any_answering
 from gagar.config import Run
-from gagar.errors import ConfigError, UnavailableError
+from gagar.errors import ConfigError
 from gagar.stream.spec import Stage, Topic
 from gagar.stream.topic_plan import Change, TopicState, differences, wanted_topics
 
@@ -37,7 +38,7 @@ class Admin:
         servers = [server.strip() for server in bootstrap_servers.split(",")]
         # The client leaves a thread and sockets behind when it fails to connect.
         if not is_any_answering(servers, connect_timeout_s):
-            raise self._unavailable("none")
+            raise no_cluster(bootstrap_servers)
         with self._told():
             self._client = KafkaAdminClient(
                 bootstrap_servers=servers,
@@ -202,10 +203,4 @@ class Admin:
         try:
             yield
         except KafkaError as error:
-            raise self._unavailable(f"{type(error).__name__}: {error}") from error
-
-    def _unavailable(self, got: str) -> UnavailableError:
-        return UnavailableError(
-            f"kafka.bootstrap_servers: expected a Kafka cluster that answers at {self._servers}, got {got}; "
-            "start it (`gagar broker start` for a local one) or mend the address"
-        )
+            raise no_cluster(self._servers, f"{type(error).__name__}: {error}") from error

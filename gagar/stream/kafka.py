@@ -18,6 +18,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
+from gagar.broker.address import no_cluster
 from gagar.errors import FencedError, UnavailableError
 from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
@@ -80,11 +81,12 @@ class KafkaTransport:
         """Raises UnavailableError if no broker answers."""
         client = aiokafka.AIOKafkaConsumer(bootstrap_servers=self._servers, request_timeout_ms=REQUEST_TIMEOUT_MS)
         try:
-            with translated(f"kafka at {self._servers}"):
-                async with asyncio.timeout(CONNECT_S):
-                    await client.start()
-        except BaseException:
+            async with asyncio.timeout(CONNECT_S):
+                await client.start()
+        except BaseException as error:
             await stopped(client.stop(), "administration")
+            if isinstance(error, (errors.KafkaError, OSError, TimeoutError)):
+                raise no_cluster(self._servers, repr(error)) from error
             raise
         self._client = client
 

@@ -56,7 +56,10 @@ def test_serve_returns_on_a_signal(kafka_servers: str) -> None:
 
 def test_a_broker_that_is_not_there_is_a_clear_error_in_time() -> None:
     settings = Settings(config=make_request(), run=make_run("nowhere", NOWHERE))
-    with pytest.raises(UnavailableError, match=r"kafka at 127.0.0.1:9: expected an answer from the broker"):
+    with pytest.raises(
+        UnavailableError,
+        match=r"kafka.bootstrap_servers: expected a Kafka cluster that answers at 127.0.0.1:9, got .*; start it",
+    ):
         serve(make_stage("transform"), settings, transform)
 
 

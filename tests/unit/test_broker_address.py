@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gagar.broker.address import STATE_FILE, BrokerState, bootstrap_servers, broker_dir, last_state, running_state
+from gagar.broker.local import cluster_of, stop_broker
 from gagar.broker.probe import PORTS, free_ports, is_answering, is_free
 from gagar.broker.properties import MAX_MESSAGE_BYTES, SEGMENT_BYTES, server_properties, write_properties
 from gagar.errors import UnavailableError
@@ -25,6 +26,21 @@ def write_state(directory: Path, pid: int, born: str) -> BrokerState:
 
 def test_a_cluster_of_the_run_file_is_taken_as_it_is(tmp_path: Path) -> None:
     assert bootstrap_servers(make_run(tmp_path, "kafka-1:9092,kafka-2:9092")) == "kafka-1:9092,kafka-2:9092"
+
+
+def test_a_cluster_that_does_not_answer_ends_a_run_before_it_makes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gagar.broker.local.ANSWER_TIMEOUT_S", 0.0)
+    message = r"kafka.bootstrap_servers: expected a Kafka cluster that answers at 127.0.0.1:1, got none; start it"
+    with pytest.raises(UnavailableError, match=message), cluster_of(make_run(tmp_path, "127.0.0.1:1")):
+        raise AssertionError("got in")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stop_where_nothing_was_started_leaves_nothing(tmp_path: Path) -> None:
+    assert not stop_broker(tmp_path / ".gagar" / "broker")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_broker_the_error_says_how_to_start_one(tmp_path: Path) -> None:

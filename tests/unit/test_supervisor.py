@@ -158,7 +158,7 @@ def test_a_killed_supervisor_takes_its_processes_and_their_children_along(tmp_pa
 
 
 def test_every_stage_is_one_process_unless_scaled() -> None:
-    specs = stage_processes(("--run", "x.toml"), {"verifier": 2, "grader": 0})
+    specs = stage_processes(("--run", "x.toml"), {"verifier": 2, "grader": 0}, 4)
     names = [spec.name for spec in specs]
     assert names == [
         "sampler", "rollout-worker", "verifier.1", "verifier.2", "gatherer", "advantage-publisher", "learner"
@@ -170,5 +170,18 @@ def test_every_stage_is_one_process_unless_scaled() -> None:
 
 def test_a_scale_of_an_unknown_stage_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"--scale verifyer: expected one of .*verifier, got verifyer"):
-        stage_processes((), {"verifyer": 2})
-    assert len(stage_processes((), {})) == len(STAGES)
+        stage_processes((), {"verifyer": 2}, 4)
+    assert len(stage_processes((), {}, 4)) == len(STAGES)
+
+
+@pytest.mark.parametrize("stage", ["sampler", "learner"])
+def test_a_stage_that_is_one_process_cannot_be_scaled(stage: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--scale {stage}=2: expected 0 or 1, got 2; a second one would fence the first"):
+        stage_processes((), {stage: 2}, 4)
+    assert stage not in [spec.name for spec in stage_processes((), {stage: 0}, 4)]
+
+
+def test_more_processes_than_partitions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--scale verifier=5: expected at most kafka.num_partitions, 4, got 5"):
+        Supervisor(make_run(tmp_path), (), {"verifier": 5}, tmp_path / "run", watch=ClusterWatch(lambda: True))
+    assert len(stage_processes((), {"verifier": 4}, 4)) == len(STAGES) + 3
