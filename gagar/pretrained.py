@@ -39,7 +39,7 @@ def check_weights(path: Path) -> None:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if length <= MAX_HEADER_BYTES else None
+            header: dict[str, Any] = json.loads(file.read(length) if length <= MAX_HEADER_BYTES else b"")
         ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
         expected = 8 + length + max(ends)
     except OSError as error:
