@@ -41,7 +41,7 @@ def write_run(directory: Path, extra: str = "") -> Path:
     policy = directory / "policy"
     policy.mkdir()
     for name in ("config.json", "tokenizer.json"):
-        (policy / name).touch()
+        (policy / name).write_text("{}")
     write_weights(policy / "model.safetensors")
     write_tasks(directory / "train.jsonl", "a")
     write_tasks(directory / "heldout.jsonl", "b")

@@ -5,7 +5,7 @@ import json
 import click
 
 from gagar.broker.address import broker_dir, running_state
-from gagar.cli.run_file import run_options
+from gagar.cli.run_file import check_dir, run_options
 from gagar.config import Run
 from gagar.errors import ConfigError
 
@@ -26,6 +26,7 @@ def start(run: Run) -> None:
             f"kafka.bootstrap_servers: expected none for a local broker, got {run.kafka.bootstrap_servers}; "
             "leave it out, or start no local broker"
         )
+    check_dir(run)
     click.echo(start_broker(broker_dir(run)).address)
 
 

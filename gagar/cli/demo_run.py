@@ -16,7 +16,7 @@ import msgspec
 
 from gagar.cli.history import History, read_history, scan_of, topics_read, write_run_report
 from gagar.cli.interruption import EXIT_INTERRUPTED, interruption
-from gagar.cli.run_file import DEFAULT_RUN, check_run, open_run
+from gagar.cli.run_file import DEFAULT_RUN, check_dir, check_run, open_run
 from gagar.cli.watch import Ending, Plan, Watch, resident_bytes
 from gagar.config import Run
 from gagar.report.summary import Summary, summarize, summary_rows
@@ -41,6 +41,7 @@ def run_demo(overrides: tuple[str, ...]) -> int:
 
     run = open_run(DEFAULT_RUN, overrides)
     check_run(run)
+    check_dir(run)
     console = Console(highlight=False)
     with cluster_of(run) as servers:
         directory = run.directory

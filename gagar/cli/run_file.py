@@ -5,6 +5,7 @@ In: `--run` and `--set`. Out: a checked `Run`, a stage's `Settings`. All faults 
 
 import functools
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -77,6 +78,14 @@ def check_run(run: Run, stages: Sequence[Stage] | None = None) -> None:
     _check_across_tables(run)
 
 
+def check_dir(run: Run) -> None:
+    """Raises ConfigError unless `run.dir` can be made or written to; for commands that keep data there."""
+    there = next(path for path in (run.dir, *run.dir.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        got = "no permission" if there.is_dir() else "a file"
+        raise ConfigError(f"run.dir {run.dir}: expected a directory to write to, got {got} at {there}; name another one")
+
+
 def _check_tables(run: Run, stages: Sequence[Stage]) -> None:
     known = [*SHARED, *(stage.table for stage in stages)]
     for name in run.stages:
@@ -92,6 +101,10 @@ def _check_policy(run: Run) -> None:
             f"policy.path: expected a directory with {', '.join(POLICY_FILES)}, got {directory} without {', '.join(missing)}; "
             "name a Hugging Face model directory, or make one with `gagar sft policy`"
         )
+    try:
+        msgspec.json.decode((directory / "config.json").read_bytes(), type=dict[str, object])
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"policy.path {directory / 'config.json'}: expected a JSON object, got {error}") from error
     check_weights(directory / WEIGHTS)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gagar.cli.interruption import EXIT_INTERRUPTED, interruption
-from gagar.cli.run_file import check_run, run_arguments, run_options
+from gagar.cli.run_file import check_dir, check_run, run_arguments, run_options
 from gagar.config import Run
 from gagar.errors import ConfigError
 
@@ -30,6 +30,7 @@ def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> None:
     from gagar.cli.supervisor import Supervisor
 
     check_run(run)
+    check_dir(run)
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     logging.getLogger("kafka").setLevel(logging.ERROR)
     printer = Printer()

@@ -1,5 +1,6 @@
 """The run file is checked whole before anything starts."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gagar.cli.run import find_stage
-from gagar.cli.run_file import DEFAULT_RUN, check_run, open_run, run_arguments, run_options, settings_for
+from gagar.cli.run_file import DEFAULT_RUN, check_dir, check_run, open_run, run_arguments, run_options, settings_for
 from gagar.config import Run
 from gagar.errors import ConfigError
 from tests.runs import write_run, write_tasks
@@ -68,6 +69,22 @@ def test_a_broken_weights_file_is_refused_before_anything_starts(
     weights = tmp_path / "policy" / "model.safetensors"
     weights.write_bytes(cut(weights.read_bytes()))
     assert re.search(rf"policy.path .*model.safetensors: {message}", refused(path))
+
+
+def test_a_broken_config_of_the_model_is_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    (tmp_path / "policy" / "config.json").write_text("{")
+    assert re.search(r"policy.path .*config.json: expected a JSON object, got ", refused(path))
+
+
+def test_a_run_dir_that_cannot_be_written_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(write_run(tmp_path))
+    check_dir(open_run(path))
+    with pytest.raises(ConfigError, match=r"run.dir .*: expected a directory to write to, got a file at .*run.toml; name"):
+        check_dir(open_run(path, ("run.dir=run.toml/x",)))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match=r"run.dir .*: expected a directory to write to, got no permission at"):
+        check_dir(open_run(path))
 
 
 def test_a_broken_line_of_a_task_file_is_named(tmp_path: Path) -> None:
