@@ -9,6 +9,9 @@ import pytest
 
 from gagar.errors import UnavailableError
 
+# Two threads that spin against other processes on two cores make a test of a second one of a minute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A first example may import half of torch, and the machines of CI are shared: no example fails for the time it takes.
 hypothesis.settings.register_profile("gagar", deadline=None)
 hypothesis.settings.load_profile("gagar")
