@@ -13,13 +13,15 @@ import msgspec
 
 from gagar.cli.run_file import run_options
 from gagar.config import Run
+from gagar.errors import ConfigError
 
 if TYPE_CHECKING:
     from gagar.audit import AuditReport, Ranges
 
 
 async def run_audit(run: Run, *, is_in_flight_allowed: bool = False) -> "AuditReport":
-    """Audits the topics of a run as they are now; raises UnavailableError if the cluster does not answer.
+    """Audits the topics of a run as they are now; raises UnavailableError if the cluster does not answer, ConfigError
+    if it has no topics of the run.
 
     Downstream topics are read first: what they tell of must then be found upstream, also while the run goes on.
     """
@@ -55,6 +57,10 @@ def _ranges(servers: str, run: Run) -> "Ranges":
     referred = (topics.ROLLOUT_REQUESTS, topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS)
     with Admin(servers) as admin:
         names = admin.describe([run.topic(topic.name) for topic in referred])
+        if len(names) < len(referred):
+            raise ConfigError(
+                f"run.name: expected a run with topics, got {run.run.name!r} without; name one with --set run.name=NAME"
+            )
         partitions = {name: state.num_partitions for name, state in names.items()}
         starts, ends = admin.start_offsets(partitions), admin.end_offsets(partitions)
     prefix = run.topic("")

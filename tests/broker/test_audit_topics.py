@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gagar.cli.audit import run_audit
+from gagar.errors import ConfigError
 from gagar.records import LogRef
 from gagar.stream.admin import Admin
 from tests.builders import make_outcome, make_ref, make_request, make_verdict, make_version
@@ -63,3 +64,8 @@ async def test_a_run_without_records_is_clean(kafka_servers: str) -> None:
     report = await run_audit(make_run(world.name, kafka_servers))
     assert report.is_clean
     assert report.num_requested == 0
+
+
+async def test_a_run_that_has_no_topics_is_not_called_clean(kafka_servers: str) -> None:
+    with pytest.raises(ConfigError, match=r"run.name: expected a run with topics, got 'nowhere' without; name one with --set"):
+        await run_audit(make_run("nowhere", kafka_servers))
