@@ -4,7 +4,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from gagar.stream.handlers import Output, Settings
 from gagar.stream.spec import Stage
 from tests.broker.stages import ROOT, stage_process, until_count
 from tests.builders import make_request
-from tests.contract.world import TRAJECTORIES, KafkaWorld, make_run, make_stage, make_trajectory, read, write
+from tests.contract.world import TRAJECTORIES, KafkaWorld, make_run, make_stage, make_trajectory, write
 
 NOWHERE = "127.0.0.1:9"
 
@@ -34,24 +33,15 @@ async def world(kafka_servers: str) -> KafkaWorld:
 
 
 @pytest.mark.broker
-async def test_sigterm_ends_an_idle_stage_at_once_with_0(world: KafkaWorld, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_an_idle_stage_at_once_with_0(world: KafkaWorld, tmp_path: Path, number: signal.Signals) -> None:
+    """In a process of its own: a stop sets a timer that ends the process by force."""
     await write(world, [make_request("t-000001")])
     async with stage_process(world, "effect", tmp_path) as stage:
         await until_count(world, TRAJECTORIES, 1)
-        stage.send(signal.SIGTERM)
+        stage.send(number)
         assert await stage.ended(5) == 0
         assert "stage ended stage=under-test delivered=1 finished=1" in stage.log.read_text()
-
-
-@pytest.mark.broker
-def test_serve_returns_on_a_signal(kafka_servers: str) -> None:
-    world = KafkaWorld(kafka_servers)
-    world.create_topics()
-    timer = threading.Timer(3.0, signal.raise_signal, [signal.SIGINT])
-    timer.start()
-    serve(make_stage("transform"), Settings(config=make_request(), run=make_run(world.name, world.servers)), transform)
-    timer.join()
-    assert asyncio.run(read(world, TRAJECTORIES)) == []
 
 
 def test_a_broker_that_is_not_there_is_a_clear_error_in_time() -> None:
