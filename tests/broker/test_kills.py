@@ -116,10 +116,11 @@ class TestOwnBroker:
 
     @pytest.fixture
     def directory(self, tmp_path: Path) -> Iterator[Path]:
-        from gagar.broker.local import broker
+        from gagar.broker.local import broker, stop_broker
 
         with broker(tmp_path / "broker"):
             yield tmp_path / "broker"
+        stop_broker(tmp_path / "broker")  # the one that a test started anew
 
     async def started(self, directory: Path) -> KafkaWorld:
         from gagar.broker.address import running_state
