@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("gagar")
 
 
 @pytest.fixture(scope="session")
-def local_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def kafka_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a local broker of this session; where there can be none, tests skip, and fail in CI."""
     from gagar.broker.local import broker
 
@@ -30,9 +30,3 @@ def local_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no local Kafka: {error}")
-
-
-@pytest.fixture(scope="session")
-def kafka_servers(local_kafka: str) -> str:
-    """The same, by the name that tests of the stream use."""
-    return local_kafka

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-def admin(local_kafka: str) -> Iterator[Admin]:
-    with Admin(local_kafka) as admin:
+def admin(kafka_servers: str) -> Iterator[Admin]:
+    with Admin(kafka_servers) as admin:
         yield admin
 
 
