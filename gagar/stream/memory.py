@@ -2,7 +2,10 @@
 
 Kept: everything, in lists. The same as on Kafka: transactions across partitions and offsets, markers that occupy offsets,
 readers that stop at the last stable offset, fencing by transactional id, groups that are divided anew when a member comes or
-goes.
+goes. So are the hazards that make the runtime's rules necessary: a commit is decided before it is visible, and stays so if its
+process dies in between, until the next producer of the id starts; a transaction commits without what was refused, unless the
+answers of its sends are looked at; after an error a producer is of no more use. Each call can be interrupted before its effect
+and after it.
 Beyond it: `MemoryLog.faults` lets the next call of a kind fail, `MemoryTransport.kill` ends a process without a farewell.
 """
 
@@ -26,6 +29,8 @@ class Transaction(msgspec.Struct, kw_only=True):
     is_open: bool = True
     is_committed: bool = False
     touched: set[Partition] = msgspec.field(default_factory=set)
+    decision: tuple[str, Mapping[Partition, Committed]] | None = None
+    """Group and offsets of a commit that is certain and not visible yet: its markers are not written."""
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -63,8 +68,8 @@ class MemoryLog:
     def __init__(self, topics: Sequence[Topic], num_partitions: int = 4) -> None:
         self.partitions: dict[Partition, PartitionLog] = {}
         self.faults: dict[str, list[Exception]] = {}
-        """Errors that the next calls raise: `start`, `begin`, `send`, `commit`, `lost answer` (it is committed, yet the call
-        fails), `poll`."""
+        """Errors that the next calls raise: `start`, `begin`, `send`, `answer` (a batch is refused, which its transaction does
+        not notice), `commit`, `lost answer` (it is committed, yet the call fails), `poll`."""
         self.groups: dict[str, MemoryGroup] = {}
         self.epochs: dict[str, int] = {}
         self.open: dict[str, Transaction] = {}
@@ -100,11 +105,17 @@ class MemoryLog:
         self.notify()
         return LogRef(topic=where.topic, partition=where.number, offset=log.end - 1)
 
-    def end(self, transaction: Transaction, *, is_committed: bool) -> None:
-        """Ends a transaction and writes its markers."""
-        transaction.is_open, transaction.is_committed = False, is_committed
+    def settle(self, transactional_id: str) -> None:
+        """Ends what the id has open, as it was decided or by an abort: markers and offsets become visible together."""
+        transaction = self.open.pop(transactional_id, None)
+        if transaction is None:
+            return
+        transaction.is_open, transaction.is_committed = False, transaction.decision is not None
         for at in transaction.touched:
             self.partitions[at].entries.append(Entry())
+        if transaction.decision is not None:
+            group, offsets = transaction.decision
+            self.group(group).offsets.update(offsets)
         self.notify()
 
     def truncate(self, at: Partition, start: int) -> None:
@@ -172,20 +183,25 @@ class MemoryTransport:
         return MemoryMembership(self, self.log.group(group), num_partitions, owner)
 
     async def start_producer(self, transactional_id: str, outputs: Sequence[Topic], /) -> "MemoryProducer":
+        await moment()
         self.check()
         self.log.fail("start")
-        left_open = self.log.open.pop(transactional_id, None)
-        if left_open is not None:
-            self.log.end(left_open, is_committed=False)
+        self.log.settle(transactional_id)
         epoch = self.log.epochs[transactional_id] = self.log.epochs.get(transactional_id, 0) + 1
-        await asyncio.sleep(0)
+        await moment()
         return MemoryProducer(self, transactional_id, epoch)
 
     async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> "MemoryReader":
+        await moment()
         self.check()
         return MemoryReader(self, partitions)
 
     async def close(self) -> None: ...
+
+
+async def moment() -> None:
+    """A request on its way, or its answer: others go on, and a process may die."""
+    await asyncio.sleep(0)
 
 
 class MemoryAnswer:
@@ -209,37 +225,53 @@ class MemoryProducer:
         self._log = transport.log
         self._id = transactional_id
         self._epoch = epoch
+        self._is_broken = False
 
     async def begin(self) -> None:
-        self._check()
-        self._log.fail("begin")
+        await self._reach("begin")
         assert self._id not in self._log.open, "transactions of one producer follow one another"
         self._log.open[self._id] = Transaction()
-        await asyncio.sleep(0)
+        await moment()
 
     async def send(self, send: Send, /) -> Awaitable[LogRef]:
-        await asyncio.sleep(0)
-        self._check()
-        self._log.fail("send")
-        try:
-            return MemoryAnswer(self._log.append(send, self._log.open[self._id]))
-        except RefusedError as error:
-            return MemoryAnswer(error)
+        await self._reach("send")
+        answer = self._append(send)
+        await moment()
+        return answer
 
     async def commit(self, group: str, offsets: Mapping[Partition, Committed], /) -> None:
-        await asyncio.sleep(0)
+        await self._reach("commit")
+        self._log.open[self._id].decision = group, dict(offsets)
+        await moment()
         self._check()
-        self._log.fail("commit")
-        self._log.end(self._log.open.pop(self._id), is_committed=True)
-        self._log.group(group).offsets.update(offsets)
-        await asyncio.sleep(0)
+        self._log.settle(self._id)
+        await moment()
         self._transport.check()
         self._log.fail("lost answer")
 
     async def close(self) -> None:
+        await moment()
         is_current = self._log.epochs[self._id] == self._epoch
-        if is_current and not self._transport.is_dead and self._id in self._log.open:
-            self._log.end(self._log.open.pop(self._id), is_committed=False)
+        if is_current and not self._transport.is_dead:
+            self._log.settle(self._id)
+
+    async def _reach(self, call: str) -> None:
+        assert not (call == "begin" and self._is_broken), "after an error a producer is dead: close it, start a new one"
+        await moment()
+        self._check()
+        try:
+            self._log.fail(call)
+        except Exception:
+            self._is_broken = True
+            raise
+
+    def _append(self, send: Send) -> MemoryAnswer:
+        try:
+            self._log.fail("answer")
+            return MemoryAnswer(self._log.append(send, self._log.open[self._id]))
+        except (RefusedError, UnavailableError) as error:
+            self._is_broken = True
+            return MemoryAnswer(error)
 
     def _check(self) -> None:
         self._transport.check()
@@ -258,9 +290,11 @@ class MemoryReader:
         self._paused: set[Partition] = set()
 
     async def seek(self, at: Partition, offset: int | None, /) -> None:
+        await moment()
         self._positions[at] = self._log.partitions[at].start if offset is None else offset
 
     async def poll(self, timeout_s: float, max_records: int, /) -> list[RawRecord]:
+        await moment()
         self._transport.check()
         self._log.fail("poll")
         records = self._read(max_records)
@@ -282,6 +316,7 @@ class MemoryReader:
         return self._positions[at] >= self._log.partitions[at].last_stable
 
     async def ends(self) -> dict[Partition, int]:
+        await moment()
         return {at: self._log.partitions[at].last_stable for at in self._partitions}
 
     async def close(self) -> None: ...

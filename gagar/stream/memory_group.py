@@ -93,7 +93,9 @@ class MemoryMembership:
 
     async def committed(self, partitions: Sequence[Partition], /) -> dict[Partition, Committed]:
         await asyncio.sleep(0)
-        return {at: self._group.offsets[at] for at in partitions if at in self._group.offsets}
+        found = {at: self._group.offsets[at] for at in partitions if at in self._group.offsets}
+        await asyncio.sleep(0)
+        return found
 
     async def close(self) -> None:
         self._group.remove(self.process)

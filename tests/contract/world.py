@@ -42,8 +42,8 @@ class World(Protocol):
 class MemoryWorld:
     """In memory."""
 
-    def __init__(self) -> None:
-        self.log = MemoryLog(TOPICS, NUM_PARTITIONS)
+    def __init__(self, num_partitions: int = NUM_PARTITIONS) -> None:
+        self.log = MemoryLog(TOPICS, num_partitions)
 
     def transport(self) -> MemoryTransport:
         return MemoryTransport(self.log)

@@ -11,15 +11,12 @@ import pytest
 from gagar.errors import UnavailableError
 from gagar.records import RolloutRequest
 from gagar.stream.handlers import Delivery, Linked, Output, References
-from gagar.stream.memory import MemoryProducer, MemoryTransport
+from gagar.stream.memory import MemoryProducer
 from gagar.stream.transport import Committed, Partition, RefusedError
 from tests.builders import make_request
-from tests.contract.test_reducers import STAGE as REDUCER
-from tests.contract.test_reducers import Gathering, request_groups, verdict
 from tests.contract.world import (
     DEAD_LETTERS,
     FAST,
-    OUTCOMES,
     REQUESTS,
     TOKENS,
     TRAJECTORIES,
@@ -68,7 +65,7 @@ async def check(world: MemoryWorld) -> None:
     assert all(tokens[str(d.record.tokens)] == d.key for d in trajectories)
 
 
-@pytest.mark.parametrize("call", ["start", "begin", "send", "commit", "lost answer", "poll"])
+@pytest.mark.parametrize("call", ["start", "begin", "send", "answer", "commit", "lost answer", "poll"])
 async def test_a_failing_log_is_met_by_a_new_producer_and_handlers_that_go_on(call: str) -> None:
     world = MemoryWorld()
     await write(world, requests())
@@ -81,65 +78,6 @@ async def test_a_failing_log_is_met_by_a_new_producer_and_handlers_that_go_on(ca
     assert set(handler.calls.values()) == {1}
     assert not world.log.faults[call], "every fault has been met"
     assert process.runtime.counters.abandoned == 0
-
-
-class Mortal(MemoryTransport):
-    """Dies at its n-th call to the log."""
-
-    def __init__(self, world: MemoryWorld, num_calls: int) -> None:
-        super().__init__(world.log)
-        self.left = num_calls
-        self.died = asyncio.Event()
-
-    def check(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            self.kill()
-            self.died.set()
-        super().check()
-
-
-@pytest.mark.parametrize("num_calls", range(2, 80, 3))
-async def test_a_process_that_dies_at_any_call_loses_and_doubles_nothing(num_calls: int) -> None:
-    world = MemoryWorld()
-    await write(world, requests())
-    process = Process(world, STAGE, Attempting())
-    process.transport = process.runtime._transport = process.runtime._context.transport = Mortal(world, num_calls)
-    async with asyncio.timeout(10):
-        running = asyncio.create_task(process.runtime.run(asyncio.Event()))
-        await process.transport.died.wait()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-    async with Process(world, STAGE, Attempting()) as successor:
-        positions = {Partition("rollout-requests", number): 0 for number in range(4)}
-
-        def is_done() -> bool:
-            offsets = world.log.group(STAGE.name).offsets
-            ends = {at: world.log.partitions[at].last_stable for at in positions}
-            return all(offsets.get(at, Committed(offset=0)).offset == end for at, end in ends.items())
-
-        await successor.until(is_done)
-    await check(world)
-
-
-@pytest.mark.parametrize("num_calls", range(2, 60, 3))
-async def test_a_reducer_that_dies_at_any_call_loses_and_doubles_nothing(num_calls: int) -> None:
-    world = MemoryWorld()
-    groups = [f"t-{number:06d}" for number in range(8)]
-    refs = await request_groups(world, groups)
-    await write(world, [verdict(refs, group, index) for index in range(3) for group in groups])
-    process = Process(world, REDUCER, Gathering())
-    process.runtime._transport = process.runtime._context.transport = mortal = Mortal(world, num_calls)
-    running = asyncio.create_task(process.runtime.run(asyncio.Event()))
-    async with asyncio.timeout(10):
-        await mortal.died.wait()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-    async with Process(world, REDUCER, Gathering()) as successor:
-        await successor.until(lambda: len(world.log.group(REDUCER.name).offsets) == 8)
-        while len(await read(world, OUTCOMES)) < len(groups):
-            await asyncio.sleep(0.01)
-    assert sorted(d.record.group_id for d in await read(world, OUTCOMES)) == groups
 
 
 async def test_records_that_retention_took_away_are_reported_and_the_rest_is_read(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,177 @@
+"""A process of each kind dies at every place where it waits, from its start to the end of its work; started again, it leaves
+in the log what one that was never disturbed does: each record once, the same cursor and positions."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from gagar.errors import UnavailableError
+from gagar.records import RolloutRequest
+from gagar.stream.committing import _write, transact
+from gagar.stream.frontier import Frontier
+from gagar.stream.handlers import Output
+from gagar.stream.lane import Lane
+from gagar.stream.reading import LaneReader
+from gagar.stream.sourcing import SourceRuntime
+from gagar.stream.spec import Stage
+from gagar.stream.transport import Partition, Send
+from tests.builders import make_request
+from tests.contract.test_reducers import SIZE, Gathering, request_groups, verdict
+from tests.contract.test_reducers import STAGE as REDUCER
+from tests.contract.test_sources import STAGE as SOURCE
+from tests.contract.test_sources import Counting
+from tests.contract.world import (
+    DEAD_LETTERS,
+    FAST,
+    OUTCOMES,
+    REQUESTS,
+    TOKENS,
+    TRAJECTORIES,
+    MemoryWorld,
+    Process,
+    make_stage,
+    make_trajectory,
+    read,
+    write,
+)
+from tests.dying import Mortal, Place, never_waited_at, simulated
+from tests.unit.test_lane import Attempting
+
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # its caller was killed
+
+NUM_REQUESTS = 5
+NUM_UNITS = 3
+GROUPS = [f"t-{number:06d}" for number in range(5)]
+NUM_PARTITIONS = 2
+POLICY = msgspec.structs.replace(FAST, max_units=2)
+"""Several transactions in each partition."""
+LIMIT_S = 60.0
+"""Of simulated time."""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of stage, and work for it."""
+
+    stage: Stage
+    make_handler: Callable[[], Any]
+    prepare: Callable[[MemoryWorld], Any]
+    least: int
+    """Points that there must be at the very least."""
+
+
+def to_trajectory(request: RolloutRequest) -> list[Output]:
+    return [make_trajectory(request)]
+
+
+async def ask(world: MemoryWorld) -> None:
+    poison = Send(topic=REQUESTS.name, key=b"t-poison", value=b"\xc1")
+    await write(world, [*(make_request(f"t-{number:06d}", seed=number) for number in range(NUM_REQUESTS)), poison])
+
+
+async def ask_and_judge(world: MemoryWorld) -> None:
+    refs = await request_groups(world, GROUPS)
+    await write(world, [verdict(refs, group, index) for index in range(SIZE) for group in GROUPS])
+
+
+async def nothing(world: MemoryWorld) -> None: ...
+
+
+CASES = {
+    "source": Case(stage=SOURCE, make_handler=lambda: Counting(NUM_UNITS), prepare=nothing, least=80),
+    "transform": Case(stage=make_stage("transform"), make_handler=lambda: to_trajectory, prepare=ask, least=100),
+    "effect": Case(stage=make_stage("effect"), make_handler=Attempting, prepare=ask, least=160),
+    "reducer": Case(stage=REDUCER, make_handler=Gathering, prepare=ask_and_judge, least=80),
+}
+PATH = (
+    *(
+        Lane._take_over,
+        Lane._read,
+        Lane._commit,
+        Lane._transact,
+        Lane._close,
+        LaneReader.seek,
+        LaneReader.start,
+        LaneReader._fetch,
+    ),
+    *(SourceRuntime._act, SourceRuntime._attempt, SourceRuntime._start_producer, SourceRuntime._publish),
+    *(SourceRuntime._transact, SourceRuntime._close_producer, transact, _write),
+)
+"""From the start of a take-over to the end of a commit."""
+ELSEWHERE = {"asyncio.sleep(self._policy.backoff(1))", "self._work.take(raw)", "self._skip_missing(error)"}
+"""Awaits of the path that wait only if a partition is not owned, a record is huge, or one is gone; nothing is done in them."""
+
+
+def is_done(world: MemoryWorld, stage: Stage) -> bool:
+    """A source: its last cursor is committed. Others: everything read is finished, the markers at the end included."""
+    offsets = world.log.group(stage.name).offsets
+    if stage.kind == "source":
+        home = offsets.get(Partition(stage.tables[0].name, 0))
+        return home is not None and Frontier.restore(home.offset, home.metadata).note == str(NUM_UNITS).encode()
+    inputs = [Partition(topic.name, number) for topic in stage.inputs for number in range(NUM_PARTITIONS)]
+    ends = {at: world.log.partitions[at].last_stable for at in inputs}
+    return all(end == 0 or (at in offsets and offsets[at].offset == end) for at, end in ends.items())
+
+
+async def live(case: Case, world: MemoryWorld, mortal: Mortal) -> None:
+    """One life of a process: to its death or to the end of the work."""
+    process = Process(world, case.stage, case.make_handler(), POLICY)
+    mortal.transport = process.transport  # type: ignore[assignment]
+    random.seed(0)
+    async with asyncio.timeout(LIMIT_S):
+        with mortal.lives(asyncio.get_running_loop()):
+            running = asyncio.create_task(process.runtime.run(asyncio.Event()))
+            while not mortal.is_dead and not is_done(world, case.stage):
+                if running.done():
+                    running.result()
+                    assert is_done(world, case.stage), "the stage ended early"
+                await asyncio.sleep(0.01)
+        await mortal.buried()
+
+
+async def outputs(world: MemoryWorld) -> list[tuple[str, ...]]:
+    """Everything visible: topic, group, member; and whether what a trajectory refers to is its own."""
+    tokens = {str(delivery.ref): delivery.key for delivery in await read(world, TOKENS)}
+    found = []
+    for topic in (REQUESTS, TOKENS, TRAJECTORIES, OUTCOMES, DEAD_LETTERS):
+        for delivery in await read(world, topic):
+            ref = getattr(delivery.record, "tokens", None)
+            member = str(getattr(delivery.record, "sample_index", ""))
+            found.append((topic.name, delivery.key, member, tokens[str(ref)] if ref else ""))
+    return sorted(found)
+
+
+async def end_of(case: Case, deaths: Sequence[int], last: Mortal) -> tuple[Any, Any]:
+    """What is in the log after a life for each death and one, `last`, that ends its work."""
+    world = MemoryWorld(NUM_PARTITIONS)
+    await case.prepare(world)
+    world.log.faults["lost answer"] = [UnavailableError("log: expected an answer, got none")]
+    for at in deaths:
+        await live(case, world, Mortal(at))
+    await live(case, world, last)
+    return await outputs(world), dict(world.log.group(case.stage.name).offsets)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_process_that_dies_wherever_it_waits_loses_and_doubles_nothing(kind: str) -> None:
+    case, undisturbed = CASES[kind], Mortal()
+    with simulated() as runner:
+        expected = runner.run(end_of(case, [], undisturbed))
+        assert len(expected[0]) >= NUM_UNITS - 1
+        assert undisturbed.num_points >= case.least
+        for at in range(1, undisturbed.num_points + 1):
+            assert runner.run(end_of(case, [at, at], Mortal())) == expected, f"{kind} died at point {at}, twice"
+
+
+def test_the_points_to_die_at_are_all_awaits_from_take_over_to_commit() -> None:
+    waited_at: set[Place] = set()
+    with simulated() as runner:
+        for case in CASES.values():
+            undisturbed = Mortal()
+            runner.run(end_of(case, [], undisturbed))
+            waited_at |= undisturbed.waited_at
+    missing = [(where, source) for function in PATH for where, source in never_waited_at(function, waited_at)]
+    assert [where for where, source in missing if source not in ELSEWHERE] == []
