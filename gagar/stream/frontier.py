@@ -35,6 +35,7 @@ class Frontier:
         self._pending: set[int] = set()
         self._order: deque[int] = deque()
         self._restored = set(finished)
+        self._restored_end = max(self._restored, default=low - 1) + 1
 
     @property
     def next(self) -> int:
@@ -47,11 +48,6 @@ class Frontier:
         while self._order and self._order[0] not in self._pending:
             self._order.popleft()
         return self._order[0] if self._order else self._next
-
-    @property
-    def num_pending(self) -> int:
-        """Offsets delivered and not finished."""
-        return len(self._pending)
 
     def has_room(self, offset: int) -> bool:
         """Whether `offset` can be delivered now without the span growing past its limit."""
@@ -73,9 +69,8 @@ class Frontier:
     def advance(self, position: int) -> None:
         """Everything unread below `position` is a gap: the reader has passed it."""
         if position > self._next:
+            self._restored.difference_update(range(self._next, min(position, self._restored_end)))
             self._next = position
-            if self._restored:
-                self._restored = {offset for offset in self._restored if offset >= position}
 
     def finish(self, offsets: Iterable[int]) -> None:
         """The units of `offsets` are committed."""
@@ -91,7 +86,7 @@ class Frontier:
         pending = self._pending.difference(finishing)
         low = min(pending) if pending else self._next
         read = self._next - low
-        num_bytes = (max(self._restored, default=self._next - 1) - low) // 8 + 1
+        num_bytes = (max(self._restored_end, self._next) - 1 - low) // 8 + 1
         bits = bytearray((b"\xff" * (read // 8) + bytes([(1 << read % 8) - 1])).ljust(num_bytes, b"\0"))
         for offset in pending:
             bits[(offset - low) >> 3] &= ~(1 << ((offset - low) & 7))
