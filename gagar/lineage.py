@@ -3,7 +3,7 @@
 A learner that crashed goes back to a checkpoint under a new run id; what the abandoned steps had written is superseded.
 """
 
-from gagar.records import Outcome, PolicyVersion
+from gagar.records import PolicyVersion
 
 
 class Lineage:
@@ -29,7 +29,3 @@ class Lineage:
         if self.newest is not None and run_id == self.newest.run_id:
             return True
         return step <= self._last_steps.get(run_id, -2)
-
-    def counts(self, outcome: Outcome) -> bool:
-        """Whether an outcome counts: one of the learner's only in the surviving lineage, any other always."""
-        return not outcome.run_id or self.survives(outcome.run_id, outcome.step)

@@ -54,6 +54,7 @@ LEARNER = Stage(
     module="consumers.learner.stage",
     kind="learner",
     inputs=(topics.ADVANTAGES,),
+    tables=(topics.OUTCOMES, topics.POLICY_VERSIONS),
     references=(topics.TRAJECTORY_TOKENS,),
     outputs=(topics.OUTCOMES, topics.POLICY_VERSIONS),
     holds_groups=True,

@@ -73,9 +73,6 @@ class GroupQueue:
         self._missing = set(self._replay)
         self._waiting: list[Waiting] = []
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, deliveries: Sequence[Delivery[Any]]) -> None:
         """Takes what was read; what is finished already is passed over."""
         for delivery in deliveries:

@@ -38,7 +38,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[Topic, ...] = ()
     """Consumed through the frontier (or, by the learner, through its checkpoint)."""
     tables: tuple[Topic, ...] = ()
-    """Read whole from the start at each start and followed: no position is kept."""
+    """Read whole from the start at each start and followed (not by the learner): no position is kept."""
     references: tuple[Topic, ...] = ()
     """Read by `LogRef` only."""
     outputs: tuple[Topic, ...] = ()

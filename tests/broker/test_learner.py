@@ -144,7 +144,8 @@ def surviving(run: Run) -> Counter[str]:
     lineage = Lineage()
     for version in records(run, topics.POLICY_VERSIONS):
         lineage.observe(version)
-    return Counter(outcome.group_id for outcome in records(run, topics.OUTCOMES) if lineage.counts(outcome))
+    outcomes = records(run, topics.OUTCOMES)
+    return Counter(outcome.group_id for outcome in outcomes if lineage.survives(outcome.run_id, outcome.step))
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])

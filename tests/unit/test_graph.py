@@ -95,7 +95,7 @@ def test_the_drawing_labels_every_stage_and_topic_once() -> None:
 def test_the_drawing_leads_from_inputs_to_outputs_and_dots_what_is_looked_up() -> None:
     edges = [re.sub(r"[(\[]+[a-z-]+[)\]]+", "", line.strip()) for line in draw().splitlines()]
     assert "t_rollout_requests & t_verdicts --> gatherer --> t_groups & t_outcomes" in edges
-    assert "t_trajectory_tokens -.-> learner" in edges
+    assert "t_outcomes & t_policy_versions & t_trajectory_tokens -.-> learner" in edges
 
 
 def test_the_readme_holds_the_drawing_as_it_is_printed() -> None:

@@ -2,7 +2,7 @@
 
 from gagar.lineage import Lineage
 from gagar.records import LineageEntry
-from tests.builders import make_outcome, make_version
+from tests.builders import make_version
 
 
 def entries(**last_steps: int) -> list[LineageEntry]:
@@ -12,11 +12,7 @@ def entries(**last_steps: int) -> list[LineageEntry]:
 def test_nothing_of_a_learner_counts_before_a_version_is_known() -> None:
     lineage = Lineage()
     assert not lineage.survives("a", 0)
-    assert not lineage.counts(make_outcome(kind="trained", run_id="a", step=1))
-
-
-def test_outcomes_of_other_stages_always_count() -> None:
-    assert Lineage().counts(make_outcome(kind="dropped", reason="all_failed"))
+    assert lineage.newest is None
 
 
 def test_all_steps_of_the_newest_run_survive() -> None:
