@@ -173,9 +173,11 @@ class MemoryTransport:
             raise UnavailableError("process: expected to be alive, got killed")
 
     async def open(self) -> None:
+        await moment()
         self.check()
 
     async def num_partitions(self, topic: Topic, /) -> int:
+        await moment()
         return self.log.num_partitions(topic.name)
 
     def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> MemoryMembership:

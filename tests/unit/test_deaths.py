@@ -2,6 +2,7 @@
 in the log what one that was never disturbed does: each record once, the same cursor and positions."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,6 +62,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     prepare: Callable[[MemoryWorld], Any]
     least: int
     """Points that there must be at the very least."""
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Hundreds of processes warn of what they abandon."""
+    caplog.set_level(logging.CRITICAL)
 
 
 def to_trajectory(request: RolloutRequest) -> list[Output]:
