@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from gagar.errors import FencedError, GagarError, UnavailableError
+from gagar.stream.budget import Budget
 from gagar.stream.committing import RefusedUnitError, transact
 from gagar.stream.frontier import Frontier
 from gagar.stream.policy import Counters, DeadLetterLimits, Policy
@@ -34,7 +35,14 @@ class LaneContext:
     """What the lanes of a stage share."""
 
     def __init__(
-        self, stage: Stage, transport: Transport, router: Router, policy: Policy, counters: Counters, limits: DeadLetterLimits
+        self,
+        stage: Stage,
+        transport: Transport,
+        router: Router,
+        policy: Policy,
+        counters: Counters,
+        limits: DeadLetterLimits,
+        budget: Budget,
     ) -> None:
         self.stage = stage
         self.transport = transport
@@ -42,6 +50,7 @@ class LaneContext:
         self.policy = policy
         self.counters = counters
         self.limits = limits
+        self.budget = budget
 
 
 class Lane:
@@ -50,6 +59,7 @@ class Lane:
     def __init__(self, number: int, membership: Membership, context: LaneContext, make_work: Callable[["Lane"], Work]) -> None:
         self.number = number
         self.queue = UnitQueue()
+        self.queue.on_settled = context.budget.changed.set
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._name = f"{context.stage.name}.{number}"
         self._membership = membership
@@ -79,7 +89,13 @@ class Lane:
         finally:
             await gathered((self._close(), self._work.wait_abandoned()))
 
+    @property
+    def num_bytes(self) -> int:
+        """Held by inputs in work and by finished units."""
+        return self._work.num_bytes + self.queue.num_bytes
+
     def finish(self, unit: Unit) -> None:
+        self._context.budget.note(max(unit.held_bytes, 2 * len(unit.source.value or b"")))
         self.queue.put(unit)
 
     def fail(self, error: BaseException) -> None:

@@ -9,7 +9,6 @@ clock can close what fills it. Groups whose records retention has taken away end
 requests is still there.
 """
 
-import asyncio
 import heapq
 import logging
 import time
@@ -21,6 +20,7 @@ import msgspec
 from gagar.errors import BadRecordError, GagarError
 from gagar.records import LogRef
 from gagar.stream.attempting import Attempts
+from gagar.stream.budget import Budget
 from gagar.stream.guard import HandlerBugError, guarded
 from gagar.stream.handlers import Delivery, Reduced, Reducer
 from gagar.stream.policy import Counters, Policy
@@ -79,6 +79,7 @@ class ReducerWork:
         router: Router,
         policy: Policy,
         counters: Counters,
+        budget: Budget,
         clock: StreamTime,
     ) -> None:
         self._stage = stage
@@ -91,13 +92,14 @@ class ReducerWork:
         self._clock = clock
         self._open: dict[str, OpenKey] = {}
         self._timers: list[tuple[float, str]] = []
-        self._room = asyncio.Event()
-        lane.queue.on_settled = self._room.set
+        self._budget = budget
+        self.num_bytes = 0
+        """State is what it is: to hold back the records that close keys would not make it smaller."""
 
     async def wait_room(self) -> int:
-        while len(self._lane.queue) >= MAX_QUEUE:
-            self._room.clear()
-            await self._room.wait()
+        while len(self._lane.queue) >= MAX_QUEUE or (len(self._lane.queue) and self._budget.is_spent):
+            self._budget.changed.clear()
+            await self._budget.changed.wait()
         return POLL_RECORDS
 
     async def take(self, raw: RawRecord) -> None:

@@ -9,6 +9,7 @@ import logging
 
 from gagar.errors import GagarError, UnavailableError
 from gagar.stream.attempting import Attempts
+from gagar.stream.budget import Budget
 from gagar.stream.handlers import Effect, Reducer, Transform
 from gagar.stream.lane import Lane, LaneContext
 from gagar.stream.loop_monitor import LoopMonitor
@@ -45,7 +46,8 @@ class StageRuntime:
         self._router = Router(stage, dead_letters)
         self._attempts = Attempts(stage.name, self._router, self._policy, self.counters)
         limits = DeadLetterLimits(stage.name, self._policy)
-        self._context = LaneContext(stage, transport, self._router, self._policy, self.counters, limits)
+        self._budget = Budget(self._policy.max_bytes, self.lanes)
+        self._context = LaneContext(stage, transport, self._router, self._policy, self.counters, limits, self._budget)
         self._membership: Membership | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._broken: asyncio.Future[None] | None = None
@@ -125,6 +127,7 @@ class StageRuntime:
     def _abandon(self, number: int) -> None:
         self.lanes.pop(number).abandon()
         self._tasks[number].cancel()
+        self._budget.changed.set()
 
     def _check(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -156,9 +159,9 @@ class StageRuntime:
         name, attempts, policy, counters = self._stage.name, self._attempts, self._policy, self.counters
         if self._stage.kind == "reducer":
             reducer: Reducer[object] = self._handler  # type: ignore[assignment]
-            return ReducerWork(name, lane, reducer, attempts, self._router, policy, counters, StreamTime())
+            return ReducerWork(name, lane, reducer, attempts, self._router, policy, counters, self._budget, StreamTime())
         handle = self._handler.handle if self._stage.kind == "effect" else transform_handle(self._handler)  # type: ignore
-        return HandlerWork(name, lane, handle, attempts, policy, counters)
+        return HandlerWork(name, lane, handle, attempts, policy, self._budget)
 
 
 async def check_topics(transport: Transport, stage: Stage, router: Router) -> None:

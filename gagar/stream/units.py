@@ -40,6 +40,11 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
         sends = (output.first if isinstance(output, LinkedSend) else output for output in self.outputs)
         return sum(len(send.value or b"") for send in sends)
 
+    @property
+    def held_bytes(self) -> int:
+        """Of all that it keeps in memory."""
+        return self.num_bytes + len(self.source.value or b"")
+
 
 class UnitQueue:
     """Finished units in the order in which they finished; those of a failed transaction come back to the front."""
@@ -47,6 +52,8 @@ class UnitQueue:
     def __init__(self) -> None:
         self.on_settled: Callable[[], None] = lambda: None
         """Called when units have left the queue or come back to it."""
+        self.num_bytes = 0
+        """Held by all units."""
         self._units: deque[Unit] = deque()
         self._taken: list[Unit] = []
         self._spots: set[Spot] = set()
@@ -64,6 +71,7 @@ class UnitQueue:
     def put(self, unit: Unit) -> None:
         """Adds a finished unit."""
         self._units.append(unit)
+        self.num_bytes += unit.held_bytes
         self._spots.update(unit.inputs)
         self._filled.set()
         self._emptied.clear()
@@ -82,6 +90,7 @@ class UnitQueue:
         """The units taken are committed."""
         for unit in self._taken:
             self._spots.difference_update(unit.inputs)
+            self.num_bytes -= unit.held_bytes
         self._taken = []
         self._settle()
 
@@ -89,6 +98,7 @@ class UnitQueue:
         """The transaction failed: the units taken wait for another one."""
         self._units.extendleft(replace(unit) for unit in reversed(self._taken))
         self._taken = []
+        self.num_bytes = sum(unit.held_bytes for unit in self._units)
         self._settle()
 
     def drop(self, is_dropped: Callable[[Unit], bool]) -> int:
@@ -97,6 +107,7 @@ class UnitQueue:
         num_dropped = len(self._units) - len(kept)
         self._units = deque(kept)
         self._spots = {spot for unit in kept for spot in unit.inputs}
+        self.num_bytes = sum(unit.held_bytes for unit in kept)
         self._settle()
         return num_dropped
 

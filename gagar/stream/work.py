@@ -5,11 +5,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from gagar.stream.attempting import Attempts, Handle
+from gagar.stream.budget import Budget
 from gagar.stream.handlers import Delivery
-from gagar.stream.policy import Counters, Policy
+from gagar.stream.policy import Policy
 from gagar.stream.transport import Partition, RawRecord
 from gagar.stream.units import Spot, Unit, UnitQueue
 
@@ -38,6 +40,10 @@ class Work(Protocol):
     keeps_deliveries: bool
     """Work in progress outlives the loss of the producer; else everything unfinished is delivered again."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Held by the inputs in work."""
+
     async def wait_room(self) -> int:
         """How many more deliveries it takes, as soon as it takes any."""
 
@@ -64,33 +70,37 @@ class HandlerWork:
 
     keeps_deliveries = True
 
-    def __init__(
-        self, stage: str, lane: LaneView, handle: Handle, attempts: Attempts, policy: Policy, counters: Counters
-    ) -> None:
+    def __init__(self, stage: str, lane: LaneView, handle: Handle, attempts: Attempts, policy: Policy, budget: Budget) -> None:
         self._stage = stage
         self._lane = lane
         self._handle = handle
         self._attempts = attempts
         self._policy = policy
-        self._counters = counters
+        self._budget = budget
         self._tasks: dict[Spot, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Event()
-        lane.queue.on_settled = self._room.set
+        self.num_bytes = 0
 
     async def wait_room(self) -> int:
         """Also waits while the breaker is open: intake pauses then."""
         await self._attempts.breaker.wait_closed()
-        while (room := self._policy.window - len(self._tasks) - len(self._lane.queue)) <= 0:
-            self._room.clear()
-            await self._room.wait()
+        await asyncio.sleep(0)  # handlers that end at once have ended then, and their outputs count
+        while (room := self._room()) <= 0:
+            self._budget.changed.clear()
+            await self._budget.changed.wait()
         return room
 
+    def _room(self) -> int:
+        num_held = len(self._tasks) + len(self._lane.queue)
+        return min(self._policy.window - num_held, max(self._budget.room(), 0 if num_held else 1))
+
     async def take(self, raw: RawRecord) -> None:
+        """Suspends nowhere: a lane that fails between two records of a poll would lose the second."""
         spot = Spot(raw.at, raw.offset)
         task = asyncio.create_task(self._run(spot, raw), name=f"{self._stage} {raw.ref}")
         self._tasks[spot] = task
-        task.add_done_callback(self._check)
+        self.num_bytes += _weight(raw)
+        task.add_done_callback(partial(self._end, raw))
 
     def tick(self) -> float:
         return self._policy.tick_s * 2
@@ -121,10 +131,16 @@ class HandlerWork:
             del self._tasks[spot]
             self._lane.finish(unit)
 
-    def _check(self, task: asyncio.Task[None]) -> None:
+    def _end(self, raw: RawRecord, task: asyncio.Task[None]) -> None:
+        self.num_bytes -= _weight(raw)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._lane.fail(error)
+
+
+def _weight(raw: RawRecord) -> int:
+    """Of a delivery in work: the record as it came, which a dead letter would need, and decoded."""
+    return 2 * len(raw.value or b"")
 
 
 def transform_handle(transform: Callable[[Any], Any]) -> Handle:

@@ -191,3 +191,29 @@ async def test_a_producer_that_hangs_is_given_up_after_its_time(monkeypatch: pyt
         await process.until_finished(NUM)
     assert process.runtime.counters.takeovers == 5
     await check(world)
+
+
+async def test_outputs_that_wait_for_their_commit_are_bounded_in_bytes_and_a_large_one_passes_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Heavy(Attempting):
+        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+            self.calls[delivery.key] += 1
+            return [make_tokens(delivery.record, num_tokens=100_000)]
+
+    most = 0
+    original = MemoryProducer.commit
+
+    async def commit(self: MemoryProducer, *args: Any) -> None:
+        nonlocal most
+        most = max(most, sum(lane.num_bytes for lane in process.runtime.lanes.values()))
+        await original(self, *args)
+
+    world = MemoryWorld()
+    await write(world, requests())
+    monkeypatch.setattr(MemoryProducer, "commit", commit)
+    handler = Heavy()
+    policy = msgspec.structs.replace(FAST, max_bytes=1000)
+    async with Process(world, STAGE, handler, policy) as process:
+        await process.until_finished(NUM)
+    assert 1_300_000 < most < 4 * 1_301_000, "one of 1.3 MB for each of four lanes, however small the budget"
