@@ -1,19 +1,26 @@
 """The audit: a pure fold over the topics of a run, and what it holds against them.
 
-In: deliveries, in log order per partition; those of `rollout-requests` last, so that nothing downstream is older than what the
-audit knows of it. Out: an `AuditReport`. Laws: every requested group ends with exactly one outcome in the surviving lineage;
-requested = trained + dropped + evaluated + in flight; no group is doubled on the way; references lie inside their logs; the
-sum law of every group's advantages. Kept: small integers for each group, sums for each evaluation round.
+In: deliveries, in log order per partition, up to ends that were asked for downstream first: so nothing downstream is older than
+what the audit knows of it. `rollout-requests` come first: what refers to them is checked against what has been read. Out: an
+`AuditReport`. Laws: see `gagar.findings.Law`; above all, every requested group ends with exactly one outcome in the surviving
+lineage, and requested = trained + dropped + evaluated + in flight. Kept: a trail for each group (`gagar.trails`, in bounded
+memory), sums for each evaluation round, a few numbers for each start of the learner, a sample of references.
+
+Time is the newest record's, not the clock's: a run that was stopped is not overdue, nor is a backlog.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from gagar.advantage_laws import broken_laws
-from gagar.audit_laws import Ending, Trail, broken_outcome, broken_trail, broken_version
-from gagar.lineage import Lineage
+from gagar.audit_laws import broken_outcome, broken_staleness, broken_trail, is_retired
+from gagar.audit_references import Claim, Ranges, Resolver
+from gagar.audit_report import AuditReport, RoundStats, Tally
+from gagar.audit_versions import Versions
+from gagar.findings import Finding, Findings, Law
 from gagar.records import (
     DeadLetter,
     GradedGroup,
@@ -26,269 +33,225 @@ from gagar.records import (
     Verdict,
 )
 from gagar.stream.handlers import Delivery
+from gagar.trails import Ending, Trail, Trails
 
-MAX_FINDINGS = 200
-"""Findings kept in words; more are only counted."""
-Ranges = Mapping[tuple[str, int], tuple[int, int]]
-"""First offset and end offset by topic and partition."""
-
-
-class RoundStats(msgspec.Struct, kw_only=True):
-    """Sums over the groups of an evaluation round."""
-
-    num_groups: int = 0
-    num_attempts: int = 0
-    num_valid: int = 0
-    num_passed: int = 0
-    num_clean: int = 0
-    """Passing attempts without needless statement or edit outside the task."""
-    num_sampled_tokens: int = 0
-
-    @property
-    def pass_rate(self) -> float:
-        """Passed by valid attempts; 0 without valid ones."""
-        return self.num_passed / self.num_valid if self.num_valid else 0.0
-
-    @property
-    def clean_share(self) -> float:
-        """Clean by passed attempts; 0 if none passed."""
-        return self.num_clean / self.num_passed if self.num_passed else 0.0
+OVERDUE_MARGIN_S = 600.0
+"""Beyond deadline and grace: for grader and advantage publisher, and for a stage's restart."""
 
 
-class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the topics say of a run."""
+class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What an audit holds a run to, beyond what the records say."""
 
-    findings: list[str]
-    """Broken laws, in words; at most `MAX_FINDINGS` and a count of the rest."""
-    num_requested: int
-    """Groups, of both purposes."""
-    num_trained: int
-    num_evaluated: int
-    dropped: dict[str, int]
-    """Groups by reason."""
-    num_in_flight: int
-    num_superseded: int
-    """Outcomes of steps that a restarted learner left behind; in no other count."""
-    num_capped: int
-    """Groups whose rescaling met its bound."""
-    num_fallback: int
-    """Groups that kept their GRPO advantages."""
-    num_dead_letters: int
-    rounds: dict[int, RoundStats]
-    """By the step that names the round, ascending."""
-    policy_version: int
-    """Newest; -1 if none."""
-    is_ended: bool
-    """The newest policy version is the planned end."""
-
-    @property
-    def is_clean(self) -> bool:
-        """Every law holds."""
-        return not self.findings
-
-    @property
-    def num_dropped(self) -> int:
-        return sum(self.dropped.values())
-
-
-class Tally:
-    """Groups by how they ended."""
-
-    def __init__(self) -> None:
-        self.ended: dict[tuple[str, str], int] = {}
-        """Surviving outcomes by kind and reason."""
-        self.num_requested = 0
-        self.num_in_flight = 0
-        self.num_superseded = 0
-
-    def add(self, trail: Trail, surviving: Sequence[Ending]) -> None:
-        self.num_requested += trail.requests > 0
-        self.num_in_flight += trail.requests > 0 and not surviving
-        self.num_superseded += len(trail.outcomes) - len(surviving)
-        for ending in surviving:
-            key = (ending.kind, ending.reason)
-            self.ended[key] = self.ended.get(key, 0) + 1
-
-
-class Findings:
-    """Broken laws in words, bounded."""
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._num_more = 0
-
-    def copy(self) -> "Findings":
-        """So that a report can add to them and the fold can go on."""
-        other = Findings()
-        other._texts, other._num_more = list(self._texts), self._num_more
-        return other
-
-    def add(self, text: str) -> None:
-        if len(self._texts) < MAX_FINDINGS:
-            self._texts.append(text)
-        else:
-            self._num_more += 1
-
-    def texts(self) -> list[str]:
-        return [*self._texts, f"and {self._num_more} more findings"] if self._num_more else list(self._texts)
+    max_staleness: float = math.inf
+    """`training.max_staleness`."""
+    grace_s: float = math.inf
+    """`gatherer.grace_s`."""
+    since: float = 0.0
+    """Groups requested before are left out, and so is everything of a group whose request was not seen."""
 
 
 class Audit:
     """The fold. `apply` each delivery once, then `report`."""
 
-    def __init__(self) -> None:
-        self._trails: dict[str, Trail] = {}
-        self._endings: dict[Ending, int] = {}
-        self._furthest: dict[tuple[str, int], LogRef] = {}
-        """By topic and partition, the reference that reaches furthest."""
-        self._lineage = Lineage()
-        self._newest_of_run: dict[str, PolicyVersion] = {}
+    def __init__(self, terms: AuditTerms | None = None, ranges: Ranges | None = None, trails: Trails | None = None) -> None:
+        """`ranges`: where the logs begin and end; without it references are not checked, and no log counts as cut."""
+        self._terms = terms or AuditTerms()
+        self._resolver = Resolver(ranges)
+        self._trails = trails or Trails()
+        self._versions = Versions()
         self._rounds: dict[int, RoundStats] = {}
         self._found = Findings()
+        self._now = 0.0
         self._num_capped = 0
         self._num_fallback = 0
         self._num_dead_letters = 0
+        self._apply_by: dict[type, Callable[[Any, LogRef], None]] = {
+            RolloutRequest: self._apply_request,
+            Verdict: self._apply_verdict,
+            Group: self._apply_group,
+            GradedGroup: self._apply_graded,
+            GroupAdvantages: self._apply_advantages,
+            Outcome: self._apply_outcome,
+            PolicyVersion: self._apply_version,
+        }
 
     def apply(self, delivery: Delivery[Any]) -> None:
         """Takes one delivery in; records without a law are passed over."""
+        self._now = max(self._now, delivery.at)
         record = delivery.record
-        match record:
-            case RolloutRequest():
-                self._apply_request(record)
-            case Verdict():
-                self._apply_verdict(record)
-            case Group():
-                self._trail(record.group_id).num_groups += 1
-                self._apply_members(record.members)
-            case GradedGroup():
-                self._trail(record.group_id).num_graded += 1
-            case GroupAdvantages():
-                self._apply_advantages(record)
-            case Outcome():
-                self._apply_outcome(record)
-            case PolicyVersion():
-                self._apply_version(record)
-            case DeadLetter():
-                self._num_dead_letters += 1
+        apply = self._apply_by.get(type(record))
+        if apply is not None:
+            apply(record, delivery.ref)
+        elif isinstance(record, DeadLetter):
+            self._num_dead_letters += delivery.at >= self._terms.since
 
-    def report(self, ranges: Ranges | None = None, *, is_in_flight_allowed: bool = False) -> AuditReport:
+    def claims(self) -> list[Claim]:
+        """The references to follow."""
+        return self._resolver.sample.claims()
+
+    def hold(self, finding: Finding) -> None:
+        """Adds what was found where references point."""
+        self._found.add(finding)
+
+    def report(self, *, is_in_flight_allowed: bool = False) -> AuditReport:
         """Findings and counts over all that was applied.
 
-        `ranges`: where the logs begin and end; without it references are not checked. In-flight groups are part of the
-        conservation law while a run goes on; after the planned end they are a finding, unless allowed.
+        In-flight groups are part of the conservation law while a run goes on; after the planned end they are a finding,
+        unless allowed.
         """
-        found = self._found.copy()
+        found, newest = self._found.copy(), self._versions.lineage.newest
         tally = self._tally(found)
-        self._check_ranges(ranges, found)
-        is_ended = self._lineage.newest is not None and self._lineage.newest.is_last
-        num_ended = sum(tally.ended.values())
-        if tally.num_requested != num_ended + tally.num_in_flight:
-            got = f"{num_ended} ended and {tally.num_in_flight} in flight"
-            found.add(f"conservation: expected {tally.num_requested} requested groups, got {got}")
+        found.add_all(tally.broken_conservation())
+        is_ended = newest is not None and newest.is_last
         if is_ended and tally.num_in_flight and not is_in_flight_allowed:
             got = f"{tally.num_in_flight}; wait until the run has ended"
-            found.add(f"in flight: expected no group at the planned end, got {got}")
+            found.add(Finding(Law.ENDED_AT_END, f"in flight: expected no group at the planned end, got {got}"))
         return AuditReport(
-            findings=found.texts(),
+            findings=found.texts,
+            broken=found.counts,
+            since=self._terms.since,
             num_requested=tally.num_requested,
             num_trained=tally.ended.get(("trained", ""), 0),
             num_evaluated=tally.ended.get(("evaluated", ""), 0),
             dropped={reason: count for (kind, reason), count in sorted(tally.ended.items()) if kind == "dropped"},
             num_in_flight=tally.num_in_flight,
+            overdue=tally.overdue,
             num_superseded=tally.num_superseded,
+            num_retired=tally.num_retired,
             num_capped=self._num_capped,
             num_fallback=self._num_fallback,
             num_dead_letters=self._num_dead_letters,
+            num_references=self._resolver.num_references,
+            num_retired_references=self._resolver.num_retired,
+            num_followed=len(self.claims()),
             rounds=dict(sorted(self._rounds.items())),
-            policy_version=self._lineage.newest.version if self._lineage.newest else -1,
+            policy_version=newest.version if newest else -1,
             is_ended=is_ended,
         )
 
     def _tally(self, found: Findings) -> Tally:
         """Counts the groups by how they ended; adds what is wrong with any."""
         tally = Tally()
-        endings = list(self._endings)
-        survives = [not ending.run_id or self._lineage.survives(ending.run_id, ending.step) for ending in endings]
-        for group_id, trail in self._trails.items():
-            surviving = [endings[place] for place in trail.outcomes if survives[place]]
-            tally.add(trail, surviving)
-            for text in broken_trail(trail, surviving):
-                found.add(f"group {group_id}: {text}")
+        for group_id, trail in self._trails:
+            surviving = [ending for ending in trail.endings if self._survives(ending)]
+            cut, what = self._resolver.cut(trail.partition), f"group {group_id}"
+            tally.add(trail, surviving, is_retired=is_retired(trail, cut))
+            found.add_all(broken_trail(trail, surviving, cut), what)
+            found.add_all(broken_staleness(trail, self._terms.max_staleness), what)
+            found.add_all(self._broken_steps(trail), what)
+            if trail.asked and not surviving:
+                found.add_all(self._broken_deadline(trail, tally), what)
         return tally
 
-    def _trail(self, group_id: str) -> Trail:
-        trail = self._trails.get(group_id)
-        if trail is None:
-            trail = self._trails[group_id] = Trail()
-        return trail
+    def _survives(self, ending: Ending) -> bool:
+        return not ending.run_id or self._versions.lineage.survives(ending.run_id, ending.step)
 
-    def _apply_request(self, request: RolloutRequest) -> None:
-        trail = self._trail(request.group_id)
-        bit = 1 << request.sample_index
-        if trail.requests & bit:
-            self._found.add(f"group {request.group_id}: expected one request of sample {request.sample_index}, got two")
-        if trail.group_size not in (0, request.group_size) or request.sample_index >= request.group_size:
-            what = f"sample {request.sample_index} of {request.group_size}"
-            self._found.add(f"group {request.group_id}: expected requests of one size, got {what}")
-        trail.requests |= bit
+    def _broken_steps(self, trail: Trail) -> Iterator[Finding]:
+        for ending in trail.endings:
+            if ending.kind == "trained" and not self._versions.holds(ending.run_id, ending.step):
+                yield Finding(Law.TRAINED_INTO_VERSION, f"expected a policy version of that run and step, got none: {ending}")
+
+    def _broken_deadline(self, trail: Trail, tally: Tally) -> Iterator[Finding]:
+        """A group in flight. One that waits for its step is in the learner's hands, however long a step takes."""
+        late_s = self._now - trail.deadline - self._terms.grace_s - OVERDUE_MARGIN_S
+        if late_s > 0:
+            tally.overdue[trail.reached] = tally.overdue.get(trail.reached, 0) + 1
+            if trail.reached != "advantages":
+                text = f"expected an end {late_s:.0f} s ago, got none; it stands on {trail.reached}"
+                yield Finding(Law.OVERDUE, text)
+
+    def _trail(self, group_id: str, source: LogRef) -> Trail | None:
+        """None for a group that was requested too early, as far as this audit knows."""
+        return self._trails.find(group_id) if self._terms.since else self._trails.open(group_id, source.partition)
+
+    def _apply_request(self, request: RolloutRequest, source: LogRef) -> None:
+        if request.requested_at < self._terms.since:
+            return
+        trail, index = self._trails.open(request.group_id, source.partition), request.sample_index
+        if index in trail.asked:
+            self._hold(Law.REQUESTED_ONCE, f"group {request.group_id}: expected one request of sample {index}, got two")
+        if trail.group_size not in (0, request.group_size) or index >= request.group_size:
+            text = f"group {request.group_id}: expected requests of one size, got sample {index} of {request.group_size}"
+            self._hold(Law.REQUESTED_IN_ONE_SIZE, text)
+        trail.asked.setdefault(index, source.offset)
         trail.group_size = request.group_size
         trail.is_evaluation = request.purpose == "evaluation"
+        trail.deadline = max(trail.deadline, request.deadline)
 
-    def _apply_verdict(self, verdict: Verdict) -> None:
-        trail = self._trail(verdict.group_id)
-        bit = 1 << verdict.sample_index
-        if trail.verdicts & bit:
-            self._found.add(f"group {verdict.group_id}: expected one verdict of sample {verdict.sample_index}, got two")
-        trail.verdicts |= bit
-        self._apply_members([verdict])
+    def _apply_verdict(self, verdict: Verdict, source: LogRef) -> None:
+        trail = self._trail(verdict.group_id, source)
+        if trail is None:
+            return
+        if verdict.sample_index in trail.verdicts:
+            text = f"group {verdict.group_id}: expected one verdict of sample {verdict.sample_index}, got two"
+            self._hold(Law.VERDICT_ONCE, text)
+        trail.verdicts.add(verdict.sample_index)
+        self._check_member(trail, verdict, source)
 
-    def _apply_members(self, members: Iterable[Verdict]) -> None:
-        for member in members:
-            self._refer(member.request, member.trajectory, member.tokens)
+    def _apply_group(self, group: Group, source: LogRef) -> None:
+        trail = self._trail(group.group_id, source)
+        if trail is not None:
+            trail.num_groups += 1
+            trail.members.update(member.sample_index for member in group.members)
+            for member in group.members:
+                self._check_member(trail, member, source)
 
-    def _apply_advantages(self, group: GroupAdvantages) -> None:
-        self._trail(group.group_id).num_advantages += 1
+    def _apply_graded(self, graded: GradedGroup, source: LogRef) -> None:
+        trail = self._trail(graded.group_id, source)
+        if trail is not None:
+            trail.num_graded += 1
+            for member in graded.group.members:
+                self._check_member(trail, member, source)
+
+    def _apply_advantages(self, group: GroupAdvantages, source: LogRef) -> None:
+        trail = self._trail(group.group_id, source)
+        if trail is None:
+            return
+        trail.num_advantages += 1
+        # As consumers.learner.plan.oldest_version: tokens that were given are nobody's.
+        sampled = (member.policy_version_min for member in group.members if member.num_sampled_tokens > 0)
+        trail.oldest_version = min(sampled, default=-1)
         self._num_capped += group.was_capped
         self._num_fallback += bool(group.fallback)
-        for text in broken_laws(group):
-            self._found.add(text)
+        self._found.add_all(broken_laws(group), f"advantages of {group.group_id}")
         for member in group.members:
-            self._refer(member.trajectory, member.tokens)
+            self._resolve(group.group_id, member.sample_index, (member.trajectory, member.tokens), source)
 
-    def _apply_outcome(self, outcome: Outcome) -> None:
-        for text in broken_outcome(outcome):
-            self._found.add(f"outcome of {outcome.group_id}: {text}")
-        ending = Ending(kind=outcome.kind, reason=outcome.reason, run_id=outcome.run_id, step=outcome.step)
-        place = self._endings.setdefault(ending, len(self._endings))
-        self._trail(outcome.group_id).outcomes += (place,)
+    def _apply_outcome(self, outcome: Outcome, source: LogRef) -> None:
+        trail = self._trail(outcome.group_id, source)
+        if trail is None:
+            return
+        self._found.add_all(broken_outcome(outcome), f"outcome of {outcome.group_id}")
+        trail.endings.append(
+            Ending(
+                kind=outcome.kind,
+                reason=outcome.reason,
+                run_id=outcome.run_id,
+                step=outcome.step,
+                staleness=outcome.staleness,
+            )
+        )
         if outcome.kind == "evaluated":
-            stats = self._rounds.setdefault(outcome.step, RoundStats())
-            stats.num_groups += 1
-            stats.num_attempts += outcome.num_requested
-            stats.num_valid += outcome.num_valid
-            stats.num_passed += outcome.num_passed
-            stats.num_clean += outcome.num_clean
-            stats.num_sampled_tokens += outcome.num_sampled_tokens
+            self._rounds.setdefault(outcome.step, RoundStats()).add(outcome)
 
-    def _apply_version(self, version: PolicyVersion) -> None:
-        before = self._newest_of_run.get(version.run_id)
-        for text in broken_version(version, before):
-            self._found.add(f"policy version {version.run_id}/{version.version}: {text}")
-        self._newest_of_run[version.run_id] = version
-        self._lineage.observe(version)
+    def _apply_version(self, version: PolicyVersion, source: LogRef) -> None:
+        what = f"policy version {version.run_id}/{version.version}"
+        self._found.add_all(self._versions.observe(version, source.offset), what)
 
-    def _refer(self, *refs: LogRef | None) -> None:
+    def _check_member(self, trail: Trail, member: Verdict, source: LogRef) -> None:
+        """A verdict, or its copy in a group: does it refer to what it should?"""
+        asked = trail.asked.get(member.sample_index)
+        if asked is not None and (member.request.partition, member.request.offset) != (trail.partition, asked):
+            expected = f"{source}: expected the request of sample {member.sample_index} of group {member.group_id}"
+            self._hold(Law.REQUEST_REFERENCE, f"{expected}, at offset {asked}, got {member.request}")
+        claim = Claim(member.request, member.group_id, member.sample_index)
+        self._found.add_all(self._resolver.broken(claim, source, is_followed=False))
+        self._resolve(member.group_id, member.sample_index, (member.trajectory, member.tokens), source)
+
+    def _resolve(self, group_id: str, sample_index: int, refs: Sequence[LogRef | None], source: LogRef) -> None:
         for ref in refs:
             if ref is not None:
-                place = (ref.topic, ref.partition)
-                known = self._furthest.get(place)
-                if known is None or known.offset < ref.offset:
-                    self._furthest[place] = ref
+                self._found.add_all(self._resolver.broken(Claim(ref, group_id, sample_index), source))
 
-    def _check_ranges(self, ranges: Ranges | None, found: Findings) -> None:
-        if ranges is None:
-            return
-        for place, ref in sorted(self._furthest.items()):
-            begin, end = ranges.get(place, (0, 0))
-            if not 0 <= ref.offset < end:
-                found.add(f"reference {ref}: expected an offset in the log [{begin}, {end}), got one outside")
+    def _hold(self, law: Law, text: str) -> None:
+        self._found.add(Finding(law, text))

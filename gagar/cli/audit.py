@@ -1,112 +1,168 @@
-"""`gagar audit`: proves the conservation law and the sum law of a run from its topics.
+"""`gagar audit`: proves from its topics what a run promises: see `gagar.findings.Law`.
 
-In: the run file. Out: counts and findings, as text or JSON; exit 0 only when every law holds, 1 when one does not.
+In: the run file, and from when on. Out: counts and findings, as text or JSON; exit 0 only when every law holds, 1 when one does
+not. Memory is bounded, however many groups there are.
 """
 
 import asyncio
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from gagar.cli.run_file import run_options
+from gagar.cli.run_file import run_options, settings_for
+from gagar.cli.since import since_time
 from gagar.config import Run
 from gagar.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gagar.audit import AuditReport, Ranges
+    from gagar.audit import Audit, AuditTerms
+    from gagar.audit_references import Ranges
+    from gagar.audit_report import AuditReport
+    from gagar.stream.scanning import Spans
+    from gagar.stream.spec import Topic
+    from gagar.stream.transport import Transport
+
+CLOCK_SKEW_S = 60.0
+"""The most by which the sampler's clock, which dates requests, may be ahead of the broker's, which dates records."""
 
 
-async def run_audit(run: Run, *, is_in_flight_allowed: bool = False) -> "AuditReport":
-    """Audits the topics of a run as they are now; raises UnavailableError if the cluster does not answer, ConfigError
-    if it has no topics of the run.
-
-    Downstream topics are read first: what they tell of must then be found upstream, also while the run goes on.
-    """
+async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool = False) -> "AuditReport":
+    """Audits the topics of a run as they are now, or the groups requested since a time (Unix seconds); raises UnavailableError
+    if the cluster does not answer, ConfigError if it has no topics of the run."""
     from gagar.audit import Audit
     from gagar.broker.address import bootstrap_servers
-    from gagar.stream.kafka import scan
+    from gagar.stream.kafka import KafkaTransport
+    from gagar.stream.scanning import scan_transport
     from topology import topics
 
-    order = (
-        topics.OUTCOMES,
-        topics.POLICY_VERSIONS,
-        topics.ADVANTAGES,
-        topics.GRADED_GROUPS,
-        topics.GROUPS,
-        topics.VERDICTS,
+    servers = bootstrap_servers(run)
+    ranges = await asyncio.to_thread(_ranges, servers, run)
+    spans = await asyncio.to_thread(_spans, servers, run, ranges, since)
+    audit = Audit(_terms(run, since), ranges)
+    transport = KafkaTransport(servers, run.run.name)
+    await transport.open()
+    try:
+        for topic in _upstream_first():
+            if topic not in (topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS):
+                async for delivery in scan_transport(transport, (topic,), spans=spans):
+                    audit.apply(delivery)
+        await _follow(audit, transport, servers, run)
+    finally:
+        await transport.close()
+    return audit.report(is_in_flight_allowed=is_in_flight_allowed)
+
+
+def _terms(run: Run, since: float) -> "AuditTerms":
+    from gagar.audit import AuditTerms
+    from topology.stages import GATHERER
+
+    grace_s = settings_for(GATHERER, run).config.grace_s
+    return AuditTerms(max_staleness=run.training.max_staleness, grace_s=grace_s, since=since)
+
+
+def _upstream_first() -> "tuple[Topic, ...]":
+    """A record follows in this order from those that it tells of. (Outcomes of a step and its version are one transaction.)"""
+    from topology import topics
+
+    return (
         topics.ROLLOUT_REQUESTS,
+        topics.TRAJECTORY_TOKENS,
+        topics.TRAJECTORIES,
+        topics.VERDICTS,
+        topics.GROUPS,
+        topics.GRADED_GROUPS,
+        topics.ADVANTAGES,
+        topics.POLICY_VERSIONS,
+        topics.OUTCOMES,
         topics.DEAD_LETTERS,
     )
-    servers = bootstrap_servers(run)
-    audit = Audit()
-    for topic in order:
-        async for delivery in scan(servers, run.run.name, (topic,), follow=False):
-            audit.apply(delivery)
-    ranges = await asyncio.to_thread(_ranges, servers, run)
-    return audit.report(ranges, is_in_flight_allowed=is_in_flight_allowed)
 
 
 def _ranges(servers: str, run: Run) -> "Ranges":
-    """First and end offset of every partition that a record may refer to, by the topic's name without the run's prefix."""
+    """First and end offset of every partition, by the topic's name without the run's prefix: a consistent cut, since the ends
+    are asked for one topic after the other, downstream first.
+
+    Where a record may be visible before another one of its transaction is (markers take a moment), the end is the one after
+    everything written: references are checked against that, and a policy version is waited for.
+    """
     from gagar.stream.admin import Admin
     from topology import topics
 
-    referred = (topics.ROLLOUT_REQUESTS, topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS)
+    eager = (topics.TRAJECTORY_TOKENS, topics.TRAJECTORIES, topics.POLICY_VERSIONS)
+    ranges: dict[tuple[str, int], tuple[int, int]] = {}
     with Admin(servers) as admin:
-        names = admin.describe([run.topic(topic.name) for topic in referred])
-        if len(names) < len(referred):
+        found = admin.describe([run.topic(topic.name) for topic in topics.TOPICS])
+        if len(found) < len(topics.TOPICS):
             raise ConfigError(
                 f"run.name: expected a run with topics, got {run.run.name!r} without; name one with --set run.name=NAME"
             )
-        partitions = {name: state.num_partitions for name, state in names.items()}
-        starts, ends = admin.start_offsets(partitions), admin.end_offsets(partitions)
+        for topic in reversed(_upstream_first()):
+            name = run.topic(topic.name)
+            asked = {name: found[name].num_partitions}
+            ends, begins = admin.end_offsets(asked, is_committed=topic not in eager), admin.start_offsets(asked)
+            ranges |= {(topic.name, number): (begins[name, number], end) for (_, number), end in ends.items()}
+    return ranges
+
+
+def _spans(servers: str, run: Run, ranges: "Ranges", since: float) -> "Spans":
+    """What to read of each partition: all of it, or what may belong to groups requested since then, and all policy versions."""
+    from gagar.stream.admin import Admin
+    from gagar.stream.transport import Partition
+    from topology import topics
+
+    spans = {Partition(*at): span for at, span in ranges.items()}
+    if not since:
+        return spans
+    sizes = {topic.name: sum(at.topic == topic.name for at in spans) for topic in topics.TOPICS}
+    with Admin(servers) as admin:
+        names = {run.topic(name): size for name, size in sizes.items() if name != topics.POLICY_VERSIONS.name}
+        found = admin.offsets_since(names, since - CLOCK_SKEW_S)
     prefix = run.topic("")
-    return {(name.removeprefix(prefix), number): (starts[name, number], end) for (name, number), end in ends.items()}
+    for (name, number), offset in found.items():
+        at = Partition(name.removeprefix(prefix), number)
+        begin, end = spans[at]
+        spans[at] = (min(max(begin, offset), end) if offset >= 0 else end, end)
+    return spans
 
 
-def as_object(report: "AuditReport") -> dict[str, Any]:
-    """The report as one JSON object."""
-    rounds = {
-        str(step): {**msgspec.structs.asdict(stats), "pass_rate": stats.pass_rate, "clean_share": stats.clean_share}
-        for step, stats in report.rounds.items()
-    }
-    return {"is_clean": report.is_clean, **msgspec.structs.asdict(report), "rounds": rounds}
+async def _follow(audit: "Audit", transport: "Transport", servers: str, run: Run) -> None:
+    """Reads what a sample of the references points to; what retention has taken in the meantime is not held against anyone."""
+    from gagar.audit_references import broken_claims
+    from gagar.stream.referencing import LogReferences
+    from topology import topics
 
-
-def as_lines(report: "AuditReport") -> Iterator[str]:
-    """The report for people."""
-    dropped = ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())
-    yield f"requested  {report.num_requested}"
-    yield f"trained    {report.num_trained}"
-    yield f"advantages {report.num_capped} groups capped, {report.num_fallback} kept as GRPO gives them"
-    yield f"evaluated  {report.num_evaluated}"
-    yield f"dropped    {report.num_dropped}{f' ({dropped})' if dropped else ''}"
-    yield f"in flight  {report.num_in_flight}"
-    if report.num_superseded:
-        yield f"superseded {report.num_superseded} outcomes of steps that the learner went back on"
-    if report.num_dead_letters:
-        yield f"dead       {report.num_dead_letters} dead letters"
-    for step, stats in report.rounds.items():
-        shares = f"pass rate {stats.pass_rate:.3f}, clean {stats.clean_share:.3f}"
-        yield f"round at step {step}: {stats.num_valid}/{stats.num_attempts} valid attempts, {shares}"
-    yield from (f"finding: {text}" for text in report.findings)
-    yield "clean" if report.is_clean else f"not clean: {len(report.findings)} findings"
+    followed = (topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS)
+    references = LogReferences(transport, followed)
+    try:
+        records = {topic.name: topic.record for topic in followed}
+        broken = [pair async for pair in broken_claims(audit.claims(), references, records)]
+    finally:
+        await references.close()
+    ranges = await asyncio.to_thread(_ranges, servers, run) if broken else {}
+    for claim, finding in broken:
+        if claim.ref.offset >= ranges[claim.ref.topic, claim.ref.partition][0]:
+            audit.hold(finding)
 
 
 @click.command()
 @run_options
+@click.option(
+    "--since", callback=since_time, metavar="WHEN", help="Only groups requested since then: 30m, 2h, 1d, or an ISO time (UTC)."
+)
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.option("--allow-in-flight", is_flag=True, help="After the planned end, too, groups may be in flight.")
-def audit(run: Run, is_json: bool, allow_in_flight: bool) -> None:
+def audit(run: Run, since: float, is_json: bool, allow_in_flight: bool) -> None:
     """Prove from the topics that every group ended exactly once.
 
-    Checks that each requested group has one outcome in the surviving lineage, that no group is doubled on its way, that
-    references lie inside their logs, and that advantages keep their sums. Exits with 0 only when all of it holds.
+    Checks that each requested group has one outcome in the surviving lineage and none is overdue, that no group is doubled on
+    its way, that references resolve, that advantages keep their sums and ratios, that no step trained on what was too stale,
+    and that policy versions and lineages are whole. Exits with 0 only when all of it holds.
     """
-    report = asyncio.run(run_audit(run, is_in_flight_allowed=allow_in_flight))
+    from gagar.cli.audit_view import as_lines, as_object
+
+    report = asyncio.run(run_audit(run, since=since, is_in_flight_allowed=allow_in_flight))
     if is_json:
         click.echo(msgspec.json.encode(as_object(report)).decode())
     else:

@@ -143,6 +143,10 @@ class Admin:
         """First offset of each partition that retention has left."""
         return self._offsets(topics, -2, is_committed=False)
 
+    def offsets_since(self, topics: Mapping[str, int], at: float) -> dict[tuple[str, int], int]:
+        """First offset of each partition whose record the broker took at `at` (Unix seconds) or later; -1: there is none."""
+        return self._offsets(topics, int(at * 1000), is_committed=False)
+
     def _offsets(self, topics: Mapping[str, int], spec: int, is_committed: bool) -> dict[tuple[str, int], int]:
         from kafka import TopicPartition
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from gagar.errors import BadRecordError
@@ -15,14 +15,16 @@ from gagar.stream.transport import OutOfRangeError, Partition, RawRecord, Reader
 log = logging.getLogger(__name__)
 
 POLL_RECORDS = 500
+Spans = Mapping[Partition, tuple[int, int]]
+"""The first offset to read and the one to stop at."""
 
 
 async def scan_transport(
-    transport: Transport, topics: Sequence[Topic], *, follow: bool = False
+    transport: Transport, topics: Sequence[Topic], *, follow: bool = False, spans: Spans | None = None
 ) -> AsyncIterator[Delivery[Any]]:
     """Committed records to the present ends (or on and on with `follow`), decoded; per partition in log order.
 
-    Tombstones and bad records are skipped, the latter with a warning.
+    Tombstones and bad records are skipped, the latter with a warning. `spans`: where to begin and end instead.
     """
     by_name = {topic.name: topic for topic in topics}
     partitions = await partitions_of(transport, topics)
@@ -30,7 +32,7 @@ async def scan_transport(
         return
     reader = await transport.open_reader(partitions)
     try:
-        ends = await _start(reader, partitions)
+        ends = await _start(reader, partitions, spans)
         while follow or any(reader.position(at) < end for at, end in ends.items()):
             for raw in await _poll(reader):
                 delivery = _decoded(raw, by_name[raw.at.topic])
@@ -40,8 +42,11 @@ async def scan_transport(
         await reader.close()
 
 
-async def _start(reader: Reader, partitions: Sequence[Partition]) -> dict[Partition, int]:
+async def _start(reader: Reader, partitions: Sequence[Partition], spans: Spans | None) -> dict[Partition, int]:
     """Asks for ends and starts before anything is fetched: a question on the same connection waits behind an idle fetch."""
+    if spans is not None:
+        await asyncio.gather(*(reader.seek(at, spans[at][0]) for at in partitions))
+        return {at: spans[at][1] for at in partitions}
     ends = await reader.ends()
     await asyncio.gather(*(reader.seek(at, None) for at in partitions))
     return ends

@@ -91,6 +91,7 @@ class Trains(Scripted):
             reason="ended" if is_over else "",
             run_id="a",
             step=min(step, NUM_STEPS),
+            staleness=-1 if is_over else step - 1,
             num_requested=group.num_requested,
             num_valid=group.num_valid,
             num_passed=group.num_passed,

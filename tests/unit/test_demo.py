@@ -36,7 +36,7 @@ TOPICS: dict[str, list[Any]] = {
         make_outcome("t-0", "dropped", reason="all_failed"),
         make_outcome("e-1", "evaluated", step=5, num_passed=3),
     ],
-    "policy-versions": [make_version(0), make_version(5, is_last=True)],
+    "policy-versions": [make_version(step, is_last=step == 5) for step in range(6)],
 }
 
 
