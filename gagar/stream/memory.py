@@ -325,7 +325,7 @@ class MemoryReader:
 
     def _read(self, max_records: int) -> list[RawRecord]:
         records: list[RawRecord] = []
-        for at in self._positions.keys() - self._paused:
+        for at in sorted(self._positions.keys() - self._paused):
             log, position = self._log.partitions[at], self._positions[at]
             if not log.start <= position <= log.end:
                 raise OutOfRangeError(at, position, log.start, log.last_stable)

@@ -155,7 +155,7 @@ async def end_of(case: Case, deaths: Sequence[int], last: Mortal) -> tuple[Any, 
     """What is in the log after a life for each death and one, `last`, that ends its work."""
     world = MemoryWorld(NUM_PARTITIONS)
     await case.prepare(world)
-    world.log.faults["lost answer"] = [UnavailableError("log: expected an answer, got none")]
+    world.log.faults["lost answer"] = [UnavailableError("log: expected an answer, got none") for _ in range(3)]
     for at in deaths:
         await live(case, world, Mortal(at))
     await live(case, world, last)

@@ -1,0 +1,1 @@
+"""Rules of the stage runtime, broken one at a time, and the tests that notice."""

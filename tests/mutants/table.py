@@ -1,0 +1,235 @@
+"""The mutants: a rule of the runtime each, and the exact source whose change breaks it."""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """`old` occurs exactly once in `file`, and is replaced by `new`."""
+
+    rule: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = (
+    Mutant(
+        "the answers of plain sends are awaited before the commit",
+        "gagar/stream/committing.py",
+        "            ref = await answer\n            if link is not None:\n",
+        "            if link is not None:\n                ref = await answer\n",
+    ),
+    Mutant(
+        "the answers of linked sends are awaited before the commit",
+        "gagar/stream/committing.py",
+        "        with _blamed_on(unit):\n            await answer\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "a lane fences before it reads the offsets",
+        "gagar/stream/lane.py",
+        "        self._producer = await transport.start_producer(self._name, self._context.router.outputs)\n"
+        "        committed = await self._membership.committed(self._partitions)\n",
+        "        committed = await self._membership.committed(self._partitions)\n"
+        "        self._producer = await transport.start_producer(self._name, self._context.router.outputs)\n",
+    ),
+    Mutant(
+        "a source fences before it reads the cursor",
+        "gagar/stream/sourcing.py",
+        '        self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)\n'
+        "        committed = (await self._membership.committed([self._home])).get(self._home)\n",
+        "        committed = (await self._membership.committed([self._home])).get(self._home)\n"
+        '        self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)\n',
+    ),
+    Mutant(
+        "a journal fences before it reads its dead letters",
+        "gagar/stream/journal.py",
+        '        self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)\n'
+        "        self._reader = await self._transport.open_reader(await partitions_of(self._transport, self._stage.inputs))\n"
+        "        async for letter in scan_transport(self._transport, [self._dead_letters]):\n"
+        "            if letter.record.stage == self._stage.name:\n"
+        "                self._dead.add(letter.record.source)\n",
+        "        self._reader = await self._transport.open_reader(await partitions_of(self._transport, self._stage.inputs))\n"
+        "        async for letter in scan_transport(self._transport, [self._dead_letters]):\n"
+        "            if letter.record.stage == self._stage.name:\n"
+        "                self._dead.add(letter.record.source)\n"
+        '        self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)\n',
+    ),
+    Mutant(
+        "what is finished beyond the watermark is skipped",
+        "gagar/stream/frontier.py",
+        "        was_finished = offset in self._restored\n",
+        "        was_finished = False\n",
+    ),
+    Mutant(
+        "what is finished beyond the watermark is committed",
+        "gagar/stream/lane.py",
+        "Committed(offset=offset, metadata=metadata) for at, (offset, metadata)",
+        "Committed(offset=offset) for at, (offset, metadata)",
+    ),
+    Mutant(
+        "the committed offset is the first unfinished one",
+        "gagar/stream/frontier.py",
+        "        low = min(pending) if pending else self._next\n",
+        "        low = self._next\n",
+    ),
+    Mutant(
+        "a group's inputs are one unit",
+        "gagar/stream/reducing.py",
+        "            self._lane.finish(Unit(inputs=tuple(entry.spots), outputs=outputs, source=entry.source))\n",
+        "            for spot in entry.spots[:-1]:\n"
+        "                self._lane.finish(Unit(inputs=(spot,), source=entry.source))\n"
+        "            self._lane.finish(Unit(inputs=(entry.spots[-1],), outputs=outputs, source=entry.source))\n",
+    ),
+    Mutant(
+        "outputs and offsets are one transaction",
+        "gagar/stream/committing.py",
+        "            await producer.commit(group, offsets)\n",
+        "            await producer.commit(group, {})\n"
+        "            await producer.begin()\n"
+        "            await producer.commit(group, offsets)\n",
+    ),
+    Mutant(
+        "a dead letter and the end of its input are one transaction",
+        "gagar/stream/committing.py",
+        "            await _write(producer, router, units)\n",
+        '            await _write(producer, router, [unit for unit in units if unit.kind == "dead"])\n'
+        "            await producer.commit(group, {})\n"
+        "            await producer.begin()\n"
+        '            await _write(producer, router, [unit for unit in units if unit.kind != "dead"])\n',
+    ),
+    Mutant(
+        "a dead letter ends its group",
+        "gagar/stream/routing.py",
+        "            outputs.append(self.encode(lost_group(group_id)))\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a lane's producer is built anew after an error",
+        "gagar/stream/lane.py",
+        "                    await self._take_over()\n                    num_failures",
+        "                    if self._producer is None:\n"
+        "                        await self._take_over()\n"
+        "                    num_failures",
+    ),
+    Mutant(
+        "a source's producer is built anew after an error",
+        "gagar/stream/sourcing.py",
+        "            await self._close_producer()\n            await asyncio",
+        "            await asyncio",
+    ),
+    Mutant(
+        "what was taken for a transaction that failed comes back",
+        "gagar/stream/lane.py",
+        "        except BaseException:\n            self.queue.give_back()\n            raise\n",
+        "        except BaseException:\n            self.queue.done()\n            raise\n",
+    ),
+    Mutant(
+        "units that a transaction of unknown outcome committed are dropped",
+        "gagar/stream/lane.py",
+        "        self.queue.drop(lambda unit: any(is_dropped(spot) for spot in unit.inputs))\n",
+        "",
+    ),
+    Mutant(
+        "a source looks at the committed cursor after an unknown outcome",
+        "gagar/stream/sourcing.py",
+        "        if self._cursor != before or self._producer is None:\n            return\n",
+        "        assert self._producer is not None\n",
+    ),
+    Mutant(
+        "a lane starts a producer only for a number that it owns now",
+        "gagar/stream/lane.py",
+        "            if self.number in await self._membership.confirm():\n                break\n",
+        "            break\n",
+    ),
+    Mutant(
+        "a source starts a producer only if it owns its place now",
+        "gagar/stream/sourcing.py",
+        "            if 0 in await self._membership.confirm():\n                break\n",
+        "            break\n",
+    ),
+    Mutant(
+        "what has finished is committed before the group is divided anew",
+        "gagar/stream/runtime.py",
+        "        if not await bounded(gathered([lane.flush() for lane in lanes]), self._policy.revoke_s):\n",
+        "        if not lanes and self._policy.revoke_s < 0:\n",
+    ),
+    Mutant(
+        "handlers of a number that comes back go on",
+        "gagar/stream/runtime.py",
+        "        for number in sorted(self.lanes.keys() - numbers):\n",
+        "        for number in sorted(self.lanes.keys()):\n",
+    ),
+    Mutant(
+        "a number that went elsewhere is abandoned",
+        "gagar/stream/runtime.py",
+        "        for number in sorted(self.lanes.keys() - numbers):\n",
+        "        for number in ():\n",
+    ),
+    Mutant(
+        "handlers outlive the loss of their producer",
+        "gagar/stream/lane.py",
+        "        keeps = self._work.keeps_deliveries\n",
+        "        keeps = False\n",
+    ),
+    Mutant(
+        "a partition whose span is full is paused",
+        "gagar/stream/reading.py",
+        "                self._reader.pause(raw.at)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a partition whose span has room again is resumed",
+        "gagar/stream/reading.py",
+        "            self._reader.resume(at)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "records that retention took away are not passed over in silence",
+        "gagar/stream/reading.py",
+        "        log.error(\n",
+        "        log.debug(\n",
+    ),
+    Mutant(
+        "a backlog is judged by its own time",
+        "gagar/stream/reducing.py",
+        "        times = [self._last_read.get(at, 0.0) for at in lagging]\n",
+        "        times: list[float] = []\n",
+    ),
+    Mutant(
+        "a late verdict does not open its group again",
+        "gagar/grouping.py",
+        "        return isinstance(delivery.record, Verdict) and is_finished(delivery.record.request)\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "too many dead letters stop a stage",
+        "gagar/stream/policy.py",
+        "        if self._run > self._policy.max_dead_run or is_share:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a learner reads on from its checkpoint",
+        "consumers/learner/rank.py",
+        "    client.seek(base.positions)\n",
+        "    client.seek({})\n",
+    ),
+    Mutant(
+        "a learner passes over what is finished in its checkpoint",
+        "consumers/learner/rank.py",
+        "Progress(base.positions, base.finished)",
+        "Progress(base.positions, {})",
+    ),
+    Mutant(
+        "a learner's new run names the one that it continues",
+        "consumers/learner/rank.py",
+        "        return continued(run_id, base.lineage, base.run_id, base.step)\n",
+        "        return RunIdentity(run_id=run_id)\n",
+    ),
+    Mutant(
+        "a learner trains the batches of the abandoned steps again",
+        "consumers/learner/rank.py",
+        "if identity.lineage else {}",
+        "if not identity else {}",
+    ),
+)
