@@ -18,26 +18,38 @@ logger = logging.getLogger(__name__)
 class OpenGroup:
     """What is known of a group that has not ended."""
 
-    __slots__ = ("key", "num_duplicates", "requests", "verdicts")
+    __slots__ = ("deadline", "key", "num_duplicates", "request", "requested", "verdicts")
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.requests: dict[int, RolloutRequest] = {}
+        self.request: RolloutRequest | None = None
+        """One of those that came: they differ in sample_index and seed only, and a backlog holds many groups open."""
+        self.requested = 0
+        """Bit i: the request of sample i came."""
+        self.deadline = 0.0
+        """The latest of all requests."""
         self.verdicts: dict[int, Verdict] = {}
         self.num_duplicates = 0
 
     @property
-    def request(self) -> RolloutRequest:
-        """Any of the requests: they differ in sample_index and seed only."""
-        return next(iter(self.requests.values()))
-
-    @property
     def is_complete(self) -> bool:
         """Every request and every verdict is in; a request that came after the end would open the group again."""
-        if not self.requests:
+        if self.request is None:
             return False
         size = self.request.group_size
-        return len(self.requests) >= size and len(self.verdicts) >= size
+        return self.requested.bit_count() >= size and len(self.verdicts) >= size
+
+    def add(self, record: RolloutRequest | Verdict) -> bool:
+        """False: it was there."""
+        index = record.sample_index
+        if isinstance(record, Verdict):
+            return self.verdicts.setdefault(index, record) is record
+        if self.requested >> index & 1:
+            return False
+        self.request = self.request or record
+        self.requested |= 1 << index
+        self.deadline = max(self.deadline, record.deadline)
+        return True
 
 
 class Gather:
@@ -52,46 +64,40 @@ class Gather:
         return OpenGroup(key)
 
     def apply(self, state: OpenGroup, delivery: Delivery[Any], now: float) -> Reduced:
-        if self._add(state, delivery.record) and state.is_complete:
-            return Reduced(outputs=[close(state, now)], is_closed=True)
+        if not state.add(delivery.record):
+            self._count_duplicate(state, delivery.record)
+        elif state.request is not None and state.is_complete:
+            return Reduced(outputs=[close(state, state.request, now)], is_closed=True)
         return Reduced()
 
     def wake_at(self, state: OpenGroup) -> float | None:
         """None while only verdicts came: the requests that precede them in time are still to be read."""
-        if not state.requests:
-            return None
-        return max(request.deadline for request in state.requests.values()) + self._grace_s
+        return state.deadline + self._grace_s if state.request is not None else None
 
     def expire(self, state: OpenGroup, now: float) -> Reduced:
         due = self.wake_at(state)
-        if due is None or now < due:
+        if state.request is None or due is None or now < due:
             return Reduced()
         size = state.request.group_size
         age_s = now - state.request.requested_at
         logger.warning("group expired group=%s verdicts=%d/%d age_s=%.1f", state.key, len(state.verdicts), size, age_s)
-        return Reduced(outputs=[close(state, now)], is_closed=True)
+        return Reduced(outputs=[close(state, state.request, now)], is_closed=True)
 
     def is_late(self, delivery: Delivery[Any], is_finished: Callable[[LogRef], bool]) -> bool:
         """A verdict is late if its request's unit is committed: all inputs of a group are finished together, when it closes."""
         return isinstance(delivery.record, Verdict) and is_finished(delivery.record.request)
 
-    def _add(self, state: OpenGroup, record: Any) -> bool:
-        members: dict[int, Any] = state.requests if isinstance(record, RolloutRequest) else state.verdicts
-        if record.sample_index in members:
-            state.num_duplicates += 1
-            self.num_duplicates += 1
-            what = type(record).__name__
-            logger.warning("member doubled group=%s sample=%d record=%s", state.key, record.sample_index, what)
-            return False
-        members[record.sample_index] = record
-        return True
+    def _count_duplicate(self, state: OpenGroup, record: RolloutRequest | Verdict) -> None:
+        state.num_duplicates += 1
+        self.num_duplicates += 1
+        what = type(record).__name__
+        logger.warning("member doubled group=%s sample=%d record=%s", state.key, record.sample_index, what)
 
 
-def close(state: OpenGroup, now: float) -> Output:
-    """How the group ends with the verdicts that it has."""
+def close(state: OpenGroup, request: RolloutRequest, now: float) -> Output:
+    """How the group of `request` ends with the verdicts that it has."""
     members = [state.verdicts[index] for index in sorted(state.verdicts)]
     valid = [member for member in members if member.status != "invalid"]
-    request = state.request
     if request.purpose == "evaluation":
         return _outcome(request, valid, now, "" if valid else _why_unusable(members))
     reason = _why_unusable(members) if len(valid) < 2 else _why_uniform(valid)

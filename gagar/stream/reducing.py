@@ -32,8 +32,8 @@ from gagar.stream.work import LaneView
 log = logging.getLogger(__name__)
 
 POLL_RECORDS = 256
-MAX_QUEUE = 512
-"""Closed units that wait for their commit before reading stops."""
+MAX_QUEUE = 128
+"""Closed units that wait for their commit before reading stops: two transactions."""
 
 
 class OpenKey(msgspec.Struct, kw_only=True):
@@ -42,7 +42,7 @@ class OpenKey(msgspec.Struct, kw_only=True):
     state: Any
     spots: list[Spot]
     source: RawRecord
-    """The last input."""
+    """The last input, without its value: it lies in the log, and a backlog holds many keys open."""
     wake_at: float | None = None
 
 
@@ -150,7 +150,9 @@ class ReducerWork:
         if entry is None:
             entry = self._open[key] = OpenKey(state=state, spots=[], source=raw)
         entry.spots.append(spot)
-        entry.source = raw
+        entry.source = (
+            raw if reduced.is_closed else RawRecord(at=raw.at, offset=raw.offset, key=raw.key, value=None, time=raw.time)
+        )
         self._settle(key, entry, reduced)
         return None
 
