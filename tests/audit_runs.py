@@ -219,10 +219,6 @@ IN_WAY: dict[Law, Plant] = {
         edited(Verdict, trajectory=make_ref("trajectories", FAR)),
         f"expected a reference into the log [0, {{end}}), got trajectories[0]@{FAR}",
     ),
-    Law.REFERENCE_TO_OWN: (
-        changed(Verdict, lambda verdict: replace(verdict, trajectory=symbol("trajectories", verdict.group_id, 1))),
-        "expected a record of sample 0 of group {id}, got one of sample 1 of group {id}",
-    ),
     Law.TOPIC_ONCE: (twice(Group), "group {id}: expected it once on groups, got it 2 times"),
     Law.TOPIC_ORDER: (
         without(GradedGroup),
@@ -306,6 +302,18 @@ IN_WAY: dict[Law, Plant] = {
     ),
 }
 """What is done to the records of one sound group, and how it is told; `{id}` is the group's."""
+
+
+def astray(verdict: Verdict) -> Verdict:
+    """Refers to the trajectory of another attempt."""
+    return replace(verdict, trajectory=symbol("trajectories", verdict.group_id, 1))
+
+
+IN_PLACES: dict[Law, str] = {
+    Law.REFERENCE_TO_OWN: "expected a record of sample 0 of group {id}, got one of sample 1 of group {id}",
+    Law.REFERENCE_TO_RECORD: "expected a record, got none there",
+}
+"""Seen only where references point: one that is `astray`, and one to a place where no record lies."""
 
 
 def back_to(run_id: str, step: int, *earlier: LineageEntry) -> list[LineageEntry]:

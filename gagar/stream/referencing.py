@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -21,6 +22,9 @@ BATCH_RECORDS = 500
 """More than the one batch that is fetched holds: what a client keeps of a batch half read is garbage that lives for long."""
 READ_TIMEOUT_S = 20.0
 """A record whose reference is visible is so itself, or will be within moments: its transaction has been committed."""
+
+POLL_S = 1.0
+"""After so long without a record it is asked whether reading has passed the place."""
 
 
 class LogReferences:
@@ -73,11 +77,13 @@ class LogReferences:
         try:
             await reader.seek(at, ref.offset)
             reader.resume(at)
-            records = await reader.poll(READ_TIMEOUT_S, BATCH_RECORDS)
+            records = await _polled(reader, at, ref.offset)
         except OutOfRangeError as error:
             raise BadRecordError(f"{ref}: expected a record, got none: the log begins at {error.earliest}") from error
         finally:
             reader.pause(at)
+        if not records and reader.position(at) > ref.offset:
+            raise BadRecordError(f"{ref}: expected a record, got none there, nor any after it")
         if not records:
             raise UnavailableError(f"{ref}: expected the record within {READ_TIMEOUT_S:g} s, got none")
         if records[0].offset != ref.offset:
@@ -92,6 +98,15 @@ class LogReferences:
             for at in partitions:
                 reader.pause(at)
         return self._reader
+
+
+async def _polled(reader: Reader, at: Partition, offset: int) -> list[RawRecord]:
+    """What comes next, within `READ_TIMEOUT_S`; none at once if there was nothing to deliver at `offset`, as a marker."""
+    records: list[RawRecord] = []
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    while not records and reader.position(at) <= offset and time.monotonic() < deadline:
+        records = await reader.poll(min(POLL_S, READ_TIMEOUT_S), BATCH_RECORDS)
+    return records
 
 
 def _decoded(raw: RawRecord, record_type: type[RecordT]) -> RecordT:
