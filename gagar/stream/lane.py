@@ -71,6 +71,8 @@ class Lane:
         self._producer: Producer | None = None
         self._reader: LaneReader | None = None
         self._is_reading = True
+        self._refused: dict[bytes, str] = {}
+        """Keys of units that the log has refused, and why, where work is done again: the next unit of the key is dead."""
         self._work = make_work(self)
 
     async def run(self) -> None:
@@ -95,6 +97,8 @@ class Lane:
         return self._work.num_bytes + self.queue.num_bytes
 
     def finish(self, unit: Unit) -> None:
+        refusal = self._refused.get(unit.source.key) if unit.kind == "done" else None
+        unit = unit if refusal is None else self._dead(unit, refusal)
         self._context.budget.note(max(unit.held_bytes, 2 * len(unit.source.value or b"")))
         self.queue.put(unit)
 
@@ -216,9 +220,13 @@ class Lane:
         if unit.kind == "dead":
             raise GagarError(f"dead-letters: expected to take {unit.source.ref}, got {error}; raise its max.message.bytes")
         log.warning("output refused, record dead-lettered lane=%s record=%s error=%s", self._name, unit.source.ref, error)
-        ends_group = len(unit.inputs) > 1
-        dead = self._context.router.dead_unit(unit.source, str(error), inputs=unit.inputs, ends_group=ends_group)
+        if not self._work.keeps_deliveries:
+            self._refused[unit.source.key] = str(error)
+        dead = self._dead(unit, str(error))
         self.queue.give_back(lambda other: dead if other is unit else other)
+
+    def _dead(self, unit: Unit, error: str) -> Unit:
+        return self._context.router.dead_unit(unit.source, error, inputs=unit.inputs, ends_group=len(unit.inputs) > 1)
 
     def _count(self, units: list[Unit]) -> None:
         counters = self._context.counters

@@ -170,8 +170,7 @@ class ReducerWork:
     def _settle(self, key: str, entry: OpenKey, reduced: Reduced) -> None:
         if reduced.is_closed:
             del self._open[key]
-            outputs = self._router.encode_all(reduced.outputs)
-            self._lane.finish(Unit(inputs=tuple(entry.spots), outputs=outputs, source=entry.source))
+            self._lane.finish(self._closed(entry, reduced))
             return
         if reduced.outputs:
             raise GagarError(f"reducer of {self._stage}: expected outputs of a closed key only, got some of open key {key!r}")
@@ -180,6 +179,14 @@ class ReducerWork:
         if wake_at is not None and wake_at != entry.wake_at:
             heapq.heappush(self._timers, (wake_at, key))
         entry.wake_at = wake_at
+
+    def _closed(self, entry: OpenKey, reduced: Reduced) -> Unit:
+        """All inputs of a key and its outputs; if these cannot be written, all inputs are dead together."""
+        inputs = tuple(entry.spots)
+        try:
+            return Unit(inputs=inputs, outputs=self._router.encode_all(reduced.outputs), source=entry.source)
+        except BadRecordError as error:
+            return self._router.dead_unit(entry.source, str(error), inputs=inputs, ends_group=True)
 
     def _finish_late(self, raw: RawRecord, spot: Spot) -> None:
         log.warning("late record dropped stage=%s record=%s key=%s", self._stage, raw.ref, raw.key.decode("utf-8", "replace"))

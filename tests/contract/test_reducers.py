@@ -1,11 +1,14 @@
 """Reducers: a group is one unit over both inputs, through restarts, lateness and deadlines."""
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import pytest
+from msgspec.structs import replace
 
 from gagar.records import LogRef, Outcome, RolloutRequest, Verdict
 from gagar.stream.handlers import Delivery, Reduced
@@ -167,3 +170,25 @@ async def test_two_members_share_the_groups_and_none_is_lost_or_doubled(world: W
         await write(world, [verdict(refs, group, 2) for group in groups[15:]])
         await one.until(lambda: one.runtime.counters.finished + two.runtime.counters.finished >= 30 * 2 * SIZE)
     assert sorted(d.record.group_id for d in await read(world, OUTCOMES)) == groups
+
+
+@pytest.mark.parametrize("believed_bytes", [1 << 20, 4 << 20], ids=["by the runtime", "by the log"])
+async def test_a_group_whose_output_is_refused_ends_as_a_dead_letter_with_all_its_inputs(
+    world: World, believed_bytes: int
+) -> None:
+    class Verbose(Gathering):
+        def close(self, group_id: str, state: State) -> Reduced:
+            [outcome] = super().close(group_id, state).outputs
+            text = random.Random(1).randbytes(3 << 19).hex() if group_id in ("t-000003", "t-000004") else ""
+            return Reduced(outputs=[replace(outcome, task_id=text)], is_closed=True)
+
+    groups = [f"t-{number:06d}" for number in range(8)]
+    refs = await request_groups(world, groups)
+    stage = make_stage("reducer", (REQUESTS, VERDICTS), outputs=(replace(OUTCOMES, max_record_bytes=believed_bytes),))
+    await write(world, [verdict(refs, group, index) for index in range(SIZE) for group in groups])
+    async with Process(world, stage, Verbose()) as process:
+        await process.until(lambda: process.runtime.counters.finished >= len(groups) * 2 * SIZE)
+    assert sorted(d.key for d in await read(world, DEAD_LETTERS)) == ["t-000003", "t-000004"]
+    ends = {d.record.group_id: d.record.reason for d in await read(world, OUTCOMES)}
+    assert ends == {group: "dead_letter" if group in ("t-000003", "t-000004") else "all_passed" for group in groups}
+    assert {entry.metadata for entry in (await committed(world, stage)).values()} == {""}
