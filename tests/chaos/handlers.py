@@ -1,0 +1,222 @@
+"""The stages' handlers: where the product has models and a sandbox there is a delay here, and the members' fates; all that
+only computes is the product's own (sampler, gatherer, rules grader, advantages).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from consumers.advantage_publisher import Config as AdvantageConfig
+from consumers.advantage_publisher import assign_advantages
+from consumers.grader import GradeGroups
+from gagar.arrays import Tensor
+from gagar.errors import UnavailableError
+from gagar.grading.rules import RulesGrader
+from gagar.grouping import Gather, OpenGroup
+from gagar.records import (
+    GradedGroup,
+    Group,
+    GroupAdvantages,
+    LogRef,
+    Record,
+    RolloutRequest,
+    Trajectory,
+    TrajectoryTokens,
+    Verdict,
+)
+from gagar.stream.handlers import Delivery, Linked, Output, Reduced, References
+from producers.sampler import Sampler
+from tests.chaos.fate import NUM_EVALUATIONS, Fates
+from tests.chaos.plan import MAX_UNRESOLVED, NEVER_STALE, Plan
+from tests.chaos.poison import check_bug
+from tests.chaos.tampering import BLOCK_S, HANG_S, Markers, Trace
+
+NUM_PROMPT_TOKENS = 2
+GRACE_S = 1.0
+
+
+class Scene:
+    """What all handlers of a stage process share."""
+
+    def __init__(self, stage: str, fates: Fates, markers: Markers, trace: Trace) -> None:
+        self.stage = stage
+        self.fates = fates
+        self.markers = markers
+        self._trace = trace
+
+    async def work(self, delivery: Delivery[Any], sample_index: int = -1) -> None:
+        """What befalls an effect before it answers: it hangs, it blocks the loop, it has a bug, and it takes its time."""
+        self._trace.started(delivery.ref)
+        if self.markers.take("hang", self.stage):
+            await asyncio.sleep(HANG_S)
+        self.compute(delivery.key, sample_index)
+        await asyncio.sleep(self.fates.delay_s(self.stage, delivery.key, sample_index))
+
+    def compute(self, group_id: str, sample_index: int = -1) -> None:
+        """The same for handlers that only compute."""
+        if self.markers.take("block", self.stage):
+            time.sleep(BLOCK_S)
+        check_bug(self.fates, self.stage, group_id, sample_index)
+
+
+class Worker:
+    """Requests in, attempts out."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    async def open(self, references: References) -> None: ...
+
+    def observe(self, record: Record, /) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def handle(self, delivery: Delivery[RolloutRequest], /) -> Sequence[Output]:
+        request = delivery.record
+        await self._scene.work(delivery, request.sample_index)
+        num_sampled = self._scene.fates.of(request.group_id).members[request.sample_index].num_sampled
+        if not num_sampled:
+            return [make_trajectory(delivery, None, 0)]
+        tokens = make_tokens(request.group_id, request.sample_index, num_sampled)
+        return [Linked(first=tokens, then=lambda ref: make_trajectory(delivery, ref, num_sampled))]
+
+
+class Verifier:
+    """Attempts in, their fates out."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    async def open(self, references: References) -> None: ...
+
+    def observe(self, record: Record, /) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def handle(self, delivery: Delivery[Trajectory], /) -> Sequence[Verdict]:
+        trajectory = delivery.record
+        if self._scene.markers.is_outage:
+            raise UnavailableError("sandbox: expected it to be there, got none")
+        await self._scene.work(delivery, trajectory.sample_index)
+        member = self._scene.fates.of(trajectory.group_id).members[trajectory.sample_index]
+        return [
+            Verdict(
+                group_id=trajectory.group_id,
+                sample_index=trajectory.sample_index,
+                task_id=trajectory.task_id,
+                purpose=trajectory.purpose,
+                request=trajectory.request,
+                trajectory=delivery.ref,
+                tokens=trajectory.tokens,
+                status=member.status,
+                measures=member.measures,
+                patch_digest=f"{trajectory.sample_index:064x}",
+                num_prompt_tokens=trajectory.num_prompt_tokens,
+                num_sampled_tokens=trajectory.num_sampled_tokens,
+                policy_version_min=trajectory.policy_version_min,
+                policy_version_max=trajectory.policy_version_max,
+            )
+        ]
+
+
+class Gatherer(Gather):
+    """The product's, with a bug where the fates have one."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(GRACE_S)
+        self._scene = scene
+
+    def apply(self, state: OpenGroup, delivery: Delivery[Any], now: float) -> Reduced:
+        if isinstance(delivery.record, Verdict):
+            self._scene.compute(delivery.key, delivery.record.sample_index)
+        return super().apply(state, delivery, now)
+
+
+class Grader(GradeGroups):
+    """The product's, by rule, after a delay."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(RulesGrader(3), 600.0)
+        self._scene = scene
+
+    async def handle(self, delivery: Delivery[Group]) -> Sequence[GradedGroup]:
+        await self._scene.work(delivery)
+        return await super().handle(delivery)
+
+
+def make_publisher(scene: Scene) -> Callable[[GradedGroup], Sequence[GroupAdvantages]]:
+    """The product's advantages."""
+
+    def publish(graded: GradedGroup) -> Sequence[GroupAdvantages]:
+        scene.compute(graded.group_id)
+        return assign_advantages(graded, AdvantageConfig())
+
+    return publish
+
+
+class Asking:
+    """The product's sampler, which asks for a given number of training groups and for one evaluation, and then is done."""
+
+    def __init__(self, plan: Plan, scene: Scene) -> None:
+        admitting = msgspec.structs.replace(plan.run.training, groups_per_step=8, max_staleness=MAX_UNRESOLVED // 8 - 1)
+        train = [f"train-{number}" for number in range(64)]
+        heldout = [f"heldout-{number}" for number in range(NUM_EVALUATIONS)]
+        self._sampler = Sampler(admitting, plan.seed, train, heldout)
+        self._plan = plan
+        self._scene = scene
+        self.restore, self.observe = self._sampler.restore, self._sampler.observe
+
+    def next_unit(self, now: float) -> tuple[Sequence[Output], bytes] | None:
+        """The next group, at the pace of the plan; one that is going to miss a member with a near deadline."""
+        self._scene.compute("t-sampler")
+        num_asked = self._sampler._admission.cursor.next_training
+        if num_asked >= min(self._plan.num_groups, self._plan.groups_per_s * (now - self._plan.started_at)):
+            return None
+        unit = self._sampler.next_unit(now)
+        if unit is None or not self._scene.fates.of(unit[0][0].group_id).is_lossy:
+            return unit
+        deadline = now + self._plan.lossy_deadline_s
+        return [msgspec.structs.replace(request, deadline=deadline) for request in unit[0]], unit[1]
+
+    @property
+    def is_done(self) -> bool:
+        admission = self._sampler._admission
+        is_all_asked = admission.cursor.next_training >= self._plan.num_groups
+        return is_all_asked and not admission.num_unresolved and not admission.num_unresolved_evaluations
+
+
+def make_trajectory(delivery: Delivery[RolloutRequest], tokens: LogRef | None, num_sampled: int) -> Trajectory:
+    """Of an attempt with its tokens, or of one that the infrastructure has failed."""
+    request = delivery.record
+    return Trajectory(
+        group_id=request.group_id,
+        sample_index=request.sample_index,
+        task_id=request.task_id,
+        purpose=request.purpose,
+        request=delivery.ref,
+        tokens=tokens,
+        status="completed" if tokens else "failed",
+        infrastructure=tokens is None,
+        num_turns=1 if tokens else 0,
+        num_prompt_tokens=NUM_PROMPT_TOKENS if tokens else 0,
+        num_sampled_tokens=num_sampled,
+        policy_version_min=NEVER_STALE if tokens else -1,
+        policy_version_max=NEVER_STALE if tokens else -1,
+    )
+
+
+def make_tokens(group_id: str, sample_index: int, num_sampled: int) -> TrajectoryTokens:
+    """A prompt and sampled tokens, aligned."""
+    mask = np.array([0] * NUM_PROMPT_TOKENS + [1] * num_sampled, "u1")
+    return TrajectoryTokens(
+        group_id=group_id,
+        sample_index=sample_index,
+        token_ids=Tensor.of(np.arange(len(mask), dtype="<i4")),
+        loss_mask=Tensor.of(mask),
+        behaviour_logprobs=Tensor.of((mask * np.float32(-0.5)).astype("<f4")),
+        policy_versions=Tensor.of(np.where(mask == 1, NEVER_STALE, -1).astype("<i4")),
+    )

@@ -1,0 +1,96 @@
+"""What a run of the chaos suite is: told to every process as a file.
+
+The stages are the topology's, with smaller topics, so that a record too large for them is cheap; and the topics on the broker
+are smaller still than the stages believe, so that some records are refused in the middle of a transaction.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gagar.config import Run, TrainingTable
+from gagar.stream.spec import Stage, Topic
+from tests.chaos.fate import GROUP_SIZE, Fates
+from tests.contract.world import make_run
+from topology.stages import STAGES
+from topology.topics import DEAD_LETTERS, TOPICS
+
+BELIEVED_BYTES = 256 << 10
+"""The bound of a record, as the stages know it."""
+REAL_BYTES = 32 << 10
+"""As the topics on the broker have it; the administration adds 64 KiB for the envelope."""
+OVERSIZED_BYTES = 300 << 10
+REFUSED_BYTES = 200 << 10
+"""Between the two bounds, and too much even when compressed."""
+MAX_UNRESOLVED = 400
+"""Groups in flight."""
+NEVER_STALE = 1_000_000
+"""The policy version that all tokens bear: beyond any step, so that no outcome depends on when a group was trained."""
+CHECKPOINT_EVERY = 25
+STAGE_NAMES = tuple(stage.name for stage in STAGES)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    servers: str
+    name: str
+    """Of the run: the prefix of its topics."""
+    directory: str
+    """Plan, logs, traces, markers, checkpoints."""
+    seed: int
+    num_groups: int
+    """Training groups."""
+    lossy_deadline_s: float
+    """Of groups that a member is going to miss; all others have an hour."""
+    groups_per_s: float
+    """At most so many are asked for."""
+    started_at: float
+
+    @classmethod
+    def read(cls, path: Path) -> "Plan":
+        return msgspec.json.decode(path.read_bytes(), type=cls)
+
+    def write(self) -> Path:
+        """The file that `read` takes."""
+        path = Path(self.directory) / "plan.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(self))
+        return path
+
+    @property
+    def fates(self) -> Fates:
+        return Fates(self.seed, self.num_groups)
+
+    @property
+    def run(self) -> Run:
+        """The run file's tables. The learner steps with each group, and the end of the run is not its to plan."""
+        training = TrainingTable(
+            group_size=GROUP_SIZE,
+            groups_per_step=1,
+            max_staleness=64,
+            num_steps=NEVER_STALE,
+            evaluation_group_size=GROUP_SIZE,
+            rollout_deadline_s=3600.0,
+        )
+        return msgspec.structs.replace(make_run(self.name, self.servers, self.directory), training=training)
+
+
+def stage_of(name: str) -> Stage:
+    """A stage of the topology with the bounds that it believes in."""
+    [stage] = [stage for stage in STAGES if stage.name == name]
+    shrunk: dict[str, Any] = {
+        role: tuple(_bounded(topic, BELIEVED_BYTES) for topic in getattr(stage, role))
+        for role in ("inputs", "tables", "references", "outputs")
+    }
+    return msgspec.structs.replace(stage, **shrunk)
+
+
+def real_topics() -> list[Topic]:
+    """The topics as they are on the broker."""
+    return [topic if topic is DEAD_LETTERS else _bounded(topic, REAL_BYTES) for topic in TOPICS]
+
+
+def _bounded(topic: Topic, max_record_bytes: int) -> Topic:
+    return msgspec.structs.replace(topic, max_record_bytes=max_record_bytes)
