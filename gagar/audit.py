@@ -84,6 +84,7 @@ class Audit:
             apply(record, delivery.ref)
         elif isinstance(record, DeadLetter):
             self._num_dead_letters += delivery.at >= self._terms.since
+            self._apply_letter(record)
 
     def claims(self) -> list[Claim]:
         """The references to follow."""
@@ -177,6 +178,12 @@ class Audit:
         trail.group_size = request.group_size
         trail.is_evaluation = request.purpose == "evaluation"
         trail.deadline = max(trail.deadline, request.deadline)
+
+    def _apply_letter(self, letter: DeadLetter) -> None:
+        """A request that nobody can read was one all the same; its letter tells of it."""
+        trail = self._trails.find(letter.key.decode("utf-8", "replace"))
+        if trail is not None and letter.source.topic == "rollout-requests":
+            trail.rejected.add(letter.source.offset)
 
     def _apply_verdict(self, verdict: Verdict, source: LogRef) -> None:
         trail = self._trail(verdict.group_id, source)

@@ -41,8 +41,9 @@ def broken_trail(trail: Trail, surviving: Sequence[Ending], cut: Collection[str]
 
 
 def _broken_requests(trail: Trail) -> Iterator[Finding]:
-    if len(trail.asked) != trail.group_size:
-        yield Finding(Law.REQUESTED_WHOLE, f"expected {trail.group_size} requests, got {len(trail.asked)}")
+    num_asked = len(trail.asked) + len(trail.rejected.difference(trail.asked.values()))
+    if num_asked != trail.group_size:
+        yield Finding(Law.REQUESTED_WHOLE, f"expected {trail.group_size} requests, got {num_asked}")
     if not trail.verdicts <= trail.asked.keys():
         samples = sorted(trail.verdicts - trail.asked.keys())
         yield Finding(Law.VERDICT_REQUESTED, f"expected verdicts of requested samples only, got samples {samples}")

@@ -44,6 +44,8 @@ class Trail(msgspec.Struct, array_like=True, kw_only=True):
     """The latest of its requests."""
     asked: dict[int, int] = {}
     """sample_index -> offset of its request."""
+    rejected: set[int] = set()
+    """Offsets of requests, of whatever sample, that some stage has dead-lettered."""
     verdicts: set[int] = set()
     """Sample indices; so `members`, those of its record on `groups`."""
     members: set[int] = set()

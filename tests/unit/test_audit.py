@@ -263,6 +263,18 @@ def test_dead_letters_are_counted() -> None:
     assert audit.report().num_dead_letters == 1
 
 
+def test_a_request_that_nobody_can_read_counts_as_one_by_its_dead_letters() -> None:
+    audit = Audit(TERMS)
+    for offset in (0, 1, 3):
+        audit.apply(make_delivery(make_request("t-000000", offset), "rollout-requests", offset))
+    audit.apply(make_delivery(make_outcome("t-000000", "dropped", reason="all_failed"), "outcomes"))
+    assert audit.report().findings == ["group t-000000: expected 4 requests, got 3"]
+    for stage in ("rollout-worker", "gatherer"):
+        source = make_ref("rollout-requests", 2)
+        audit.apply(make_delivery(DeadLetter(stage=stage, source=source, error="no record", key=b"t-000000", value=b"")))
+    assert audit.report().findings == []
+
+
 def test_findings_of_one_law_are_bounded_and_hide_no_other() -> None:
     lost = [make_outcome(f"t-{i:06d}", "dropped", reason="lost") for i in range(MAX_TEXTS + 5)]
     report = audited(lost)
