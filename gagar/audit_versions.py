@@ -65,14 +65,19 @@ class Versions:
         if self._runs and not version.lineage:
             text = f"expected a lineage that goes back to run {self._newest_run} or one before, got none"
             yield Finding(Law.LINEAGE_ROOT, text)
-        for entry in version.lineage:
+        yield from self._broken_entries(version.lineage)
+
+    def _broken_entries(self, lineage: Sequence[LineageEntry]) -> Iterator[Finding]:
+        """What a new run's lineage says of the runs before it that was not so."""
+        for entry in lineage:
             if not self.holds(entry.run_id, entry.last_step):
                 text = f"expected a lineage of versions that exist, got {entry.run_id}@{entry.last_step}"
                 yield Finding(Law.LINEAGE_RESOLVES, text)
-        before = self._runs.get(version.lineage[-1].run_id) if version.lineage else None
-        if before is not None and version.lineage[:-1] != before.last.lineage:
-            expected, got = _named(before.last.lineage), _named(version.lineage)
-            yield Finding(Law.LINEAGE_CONTINUES, f"expected the lineage of the run before, {expected}, and that run, got {got}")
+        before = self._runs.get(lineage[-1].run_id) if lineage else None
+        if before is not None and lineage[:-1] != before.last.lineage:
+            expected, got = _named(before.last.lineage), _named(lineage)
+            text = f"expected the lineage of the run before, {expected}, and that run, got {got}"
+            yield Finding(Law.LINEAGE_CONTINUES, text)
 
 
 def broken_succession(version: PolicyVersion, before: PolicyVersion) -> Iterator[Finding]:

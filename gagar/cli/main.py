@@ -12,7 +12,7 @@ import click
 from gagar.errors import EXIT_REFUSED, GagarError
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "audit": ("gagar.cli.audit:audit", "Prove from the topics that no group is lost and that advantages keep their sum."),
+    "audit": ("gagar.cli.audit:audit", "Prove from the topics that no group is lost or doubled and that every law holds."),
     "broker": ("gagar.cli.broker:broker", "Start, stop or look at the local Kafka broker."),
     "demo": ("gagar.cli.demo:demo", "Train the nano policy on this machine and watch it learn."),
     "report": ("gagar.cli.report:report", "Write the report of a run from its topics."),
