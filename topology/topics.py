@@ -12,15 +12,15 @@ TEXT_BYTES = 16 << 20
 TOKENS_BYTES = 64 << 20
 """Bound of one attempt's token arrays."""
 
-ROLLOUT_REQUESTS = Topic(name="rollout-requests", record=records.RolloutRequest, kept="by time")
+ROLLOUT_REQUESTS = Topic(name="rollout-requests", record=records.RolloutRequest, kept="with the run")
 TRAJECTORIES = Topic(name="trajectories", record=records.Trajectory, kept="by time", max_record_bytes=TEXT_BYTES)
 TRAJECTORY_TOKENS = Topic(
     name="trajectory-tokens", record=records.TrajectoryTokens, kept="by bytes", max_record_bytes=TOKENS_BYTES
 )
 VERDICTS = Topic(name="verdicts", record=records.Verdict, kept="by time")
-GROUPS = Topic(name="groups", record=records.Group, kept="by time", max_record_bytes=TEXT_BYTES)
-GRADED_GROUPS = Topic(name="graded-groups", record=records.GradedGroup, kept="by time", max_record_bytes=TEXT_BYTES)
-ADVANTAGES = Topic(name="advantages", record=records.GroupAdvantages, kept="by time")
+GROUPS = Topic(name="groups", record=records.Group, kept="with the run", max_record_bytes=TEXT_BYTES)
+GRADED_GROUPS = Topic(name="graded-groups", record=records.GradedGroup, kept="with the run", max_record_bytes=TEXT_BYTES)
+ADVANTAGES = Topic(name="advantages", record=records.GroupAdvantages, kept="with the run")
 OUTCOMES = Topic(name="outcomes", record=records.Outcome, kept="compacted")
 POLICY_VERSIONS = Topic(name="policy-versions", record=records.PolicyVersion, kept="compacted", is_grouped=False)
 DEAD_LETTERS = Topic(name="dead-letters", record=records.DeadLetter, kept="by time", max_record_bytes=TOKENS_BYTES + (1 << 20))

@@ -17,18 +17,17 @@ import msgspec
 
 from consumers.learner.client import JournalClient
 from consumers.learner.coordinator import Coordinator, Limits
-from consumers.learner.facts import RunIdentity, continued, replay_steps
+from consumers.learner.facts import identify, replay_steps
 from consumers.learner.loading import TokenLoader
 from consumers.learner.plan import Directive, LoadReport
 from consumers.learner.publishing import Places, Publisher, new_run_id
 from consumers.learner.queue import GroupQueue, Progress
 from consumers.learner.stage import Config
-from gagar.cli.serve import end_by_force_after, open_journal, open_references
+from gagar.cli.serve import end_by_force_after, ended, open_journal, open_references
 from gagar.config import Run
 from gagar.errors import EXIT_REFUSED, ConfigError, GagarError
 from gagar.loss import ppo_clip
 from gagar.packing import pack
-from gagar.records import PolicyVersion
 from gagar.stream.handlers import References, Settings
 from gagar.stream.journal import Journal
 from gagar.training.background import Background
@@ -157,7 +156,10 @@ def run_rank(settings: Settings[Config]) -> None:
     stop.install()
     journal = open_journal(LEARNER, settings.run) if is_first else None
     references = journal.references if journal else open_references(settings.run)
-    train(settings, journal, references, stop)
+    try:
+        train(settings, journal, references, stop)
+    finally:
+        ended()
 
 
 def train(settings: Settings[Config], journal: Journal | None, references: References, stop: Stop) -> None:
@@ -248,7 +250,9 @@ def _coordinator(
 ) -> Coordinator:
     """Rank 0's part, with the journal set to where `base` left it."""
     config, run = settings.config, settings.run
-    identity = _identify(client, base)
+    identity = identify(new_run_id(), base, client.read_table(topics.POLICY_VERSIONS))
+    if not base.run_id and identity.lineage:
+        logger.warning("no checkpoint: starting over from the initial policy abandoned_run=%s", identity.lineage[-1].run_id)
     replay = replay_steps(client.read_table(topics.OUTCOMES), base.step) if identity.lineage else {}
     client.seek(base.positions)
     limits = Limits(
@@ -262,20 +266,6 @@ def _coordinator(
     queue = GroupQueue(Progress(base.positions, base.finished), replay)
     publisher = Publisher(places, model, identity, config.keep_policies)
     return Coordinator(limits, base, identity, queue, client, places, publisher, stop.is_set)
-
-
-def _identify(client: JournalClient, base: CheckpointState) -> RunIdentity:
-    """A new run: of the checkpoint's lineage, or of the newest run that left none."""
-    run_id = new_run_id()
-    if base.run_id:
-        return continued(run_id, base.lineage, base.run_id, base.step)
-    versions: list[PolicyVersion] = client.read_table(topics.POLICY_VERSIONS)
-    if not versions:
-        return RunIdentity(run_id=run_id)
-    newest = versions[-1]
-    logger.warning("no checkpoint: starting over from the initial policy abandoned_run=%s", newest.run_id)
-    surviving = [entry for entry in newest.lineage if entry.last_step == 0]
-    return continued(run_id, surviving, newest.run_id, 0)
 
 
 def main() -> None:

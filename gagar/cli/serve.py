@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 STOP_S = 14.0
 """From the first signal to the end of the process, whatever hangs."""
+_last_resorts: list[threading.Timer] = []
 
 
 class OpenReferences(References, Protocol):
@@ -90,7 +91,7 @@ def stop_event() -> asyncio.Event:
 
 
 def end_by_force_after(seconds: float) -> None:
-    """The last resort of a bounded stop: clients and threads may hang when no broker answers."""
+    """The last resort of a bounded stop: clients and threads may hang when no broker answers. `ended` calls it off."""
 
     def end() -> None:
         logger.error("stop took too long, ended by force after_s=%g", seconds)
@@ -100,16 +101,26 @@ def end_by_force_after(seconds: float) -> None:
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
+    _last_resorts.append(timer)
+
+
+def ended() -> None:
+    """The work of this process has ended by itself: what is left takes no force."""
+    while _last_resorts:
+        _last_resorts.pop().cancel()
 
 
 def run_loop(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Runs on uvloop where there is one."""
+    """Runs on uvloop where there is one; threads of the loop have ended when this returns."""
     try:
-        import uvloop
-    except ImportError:
-        asyncio.run(coroutine)
-    else:
-        uvloop.run(coroutine)
+        try:
+            import uvloop
+        except ImportError:
+            asyncio.run(coroutine)
+        else:
+            uvloop.run(coroutine)
+    finally:
+        ended()
 
 
 def _transport(run: Run) -> "Transport":

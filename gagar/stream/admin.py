@@ -124,6 +124,8 @@ class Admin:
                 fault = topic.get("error_message") or for_code(topic["error_code"]).__name__
                 raise ConfigError(f"topic {topic['name']}: expected to be created, got {fault}")
         self._client.wait_for_topics(list(wanted), timeout_ms=int(READY_TIMEOUT_S * 1000))
+        # A leader is named before it takes records; it answers for offsets as soon as it does.
+        self._offsets({name: state.num_partitions for name, state in wanted.items()}, -1, is_committed=False)
 
     def _set(self, changes: Sequence[Change]) -> None:
         from kafka.admin import ConfigResource
@@ -167,14 +169,17 @@ class Admin:
             (partition.topic, partition.partition): found.offset for partition, found in offsets.items() if found.offset >= 0
         }
 
-    @staticmethod
-    def _retried(ask: Callable[[], T]) -> T:
-        """The answer of a group's coordinator, which is not there at once: the first question creates the topic it lives on."""
-        from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
+    def _retried(self, ask: Callable[[], T]) -> T:
+        """The answer of a group's coordinator, which is not there at once: the first question creates the topic it lives on,
+        and after a broker's restart it is elsewhere or still reads."""
+        from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
-        is_early = tenacity.retry_if_exception_type((CoordinatorNotAvailableError, CoordinatorLoadInProgressError))
+        early = (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError)
+        is_early = tenacity.retry_if_exception_type(early)
+        known: dict[Any, Any] = self._client._manager.cluster._coordinators  # never forgotten by the client itself
         stop, wait = tenacity.stop_after_delay(REQUEST_TIMEOUT_S), tenacity.wait_fixed(COORDINATOR_POLL_S)
-        return tenacity.Retrying(retry=is_early, stop=stop, wait=wait, reraise=True)(ask)
+        retrying = tenacity.Retrying(retry=is_early, stop=stop, wait=wait, reraise=True, before_sleep=lambda _: known.clear())
+        return retrying(ask)
 
     def lags(self, run_name: str, stage: Stage) -> dict[str, int]:
         """Offsets between the group of `stage` and the last stable end, by input topic (name without the run's prefix).

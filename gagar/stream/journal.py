@@ -13,7 +13,9 @@ from gagar.errors import BadRecordError, GagarError, UnavailableError
 from gagar.records import LogRef
 from gagar.stream.committing import RefusedUnitError, transact
 from gagar.stream.handlers import Delivery, Output, References
+from gagar.stream.loop_monitor import LoopMonitor
 from gagar.stream.policy import Counters, DeadLetterLimits, Policy
+from gagar.stream.reading import report_missing
 from gagar.stream.referencing import LogReferences
 from gagar.stream.routing import Router
 from gagar.stream.runtime import check_topics
@@ -37,10 +39,11 @@ class Journal(Protocol):
         """Starts the transactional producer `<run>.<stage>.0`: fences a predecessor. Raises UnavailableError."""
 
     async def seek(self, positions: Mapping[int, int]) -> None:
-        """Partition -> next offset; a missing partition starts at the earliest."""
+        """Partition -> next offset; 0 for those left out."""
 
     async def poll(self, timeout_s: float) -> list[Delivery[Any]]:
-        """The next input records, decoded and bounded in number; bad ones have been dead-lettered, with their outcomes."""
+        """The next input records, decoded and bounded in number; bad ones have been dead-lettered, with their outcomes. Raises
+        GagarError if records of a topic kept with the run are gone."""
 
     async def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> None:
         """One transaction: outputs and the group's offsets. Raises FencedError when a successor has taken over, and
@@ -63,6 +66,7 @@ class LogJournal:
         self._router = Router(stage, dead_letters)
         self._policy = policy or Policy()
         self._limits = DeadLetterLimits(stage.name, self._policy)
+        self._monitor = LoopMonitor(stage.name, self.counters)
         self._log_references = LogReferences(transport, stage.references)
         self.references = self._log_references
         self._producer: Producer | None = None
@@ -74,6 +78,7 @@ class LogJournal:
             raise GagarError(f"stage {stage.name}: expected one input for a journal, got {len(stage.inputs)}")
 
     async def open(self) -> None:
+        self._monitor.start()
         await self._transport.open()
         await check_topics(self._transport, self._stage, self._router)
         self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)
@@ -86,7 +91,7 @@ class LogJournal:
     async def seek(self, positions: Mapping[int, int]) -> None:
         reader = self._opened()
         for number in range(await self._transport.num_partitions(self._stage.inputs[0])):
-            await reader.seek(self._at(number), positions.get(number))
+            await reader.seek(self._at(number), positions.get(number, 0))
             self._positions[number] = reader.position(self._at(number))
 
     async def poll(self, timeout_s: float) -> list[Delivery[Any]]:
@@ -114,6 +119,7 @@ class LogJournal:
         return [delivery.record async for delivery in scan_transport(self._transport, [topic])]
 
     async def close(self) -> None:
+        self._monitor.stop()
         producer, reader, self._producer, self._reader = self._producer, self._reader, None, None
         if producer is not None:
             await producer.close()
@@ -161,6 +167,6 @@ class LogJournal:
                 f"checkpoint of {self._stage.name}: expected {error.at} to reach offset {error.offset}, got an end at "
                 f"{error.end}: it belongs to another run's topics"
             ) from error
-        missing = f"from={error.offset} to={error.earliest - 1}"
-        log.error("records lost before they were read stage=%s partition=%s %s", self._stage.name, error.at, missing)
+        num_missing = error.earliest - error.offset
+        self.counters.missing += report_missing(self._stage.name, self._stage.inputs[0], error, num_missing)
         await self._opened().seek(error.at, error.earliest)

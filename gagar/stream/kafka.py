@@ -69,6 +69,25 @@ async def stopped(stopping: Coroutine[Any, Any, None], what: str) -> None:
         log.debug("client stopped badly client=%s error=%r", what, task.exception())
 
 
+async def started(client: Any, what: str, timeout_s: float) -> None:
+    """Starts a client, and stops it if that fails.
+
+    A start that is cancelled may come to its end first: broken off, it would leave its first connection open.
+    """
+    starting = asyncio.ensure_future(client.start())
+    starting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.shield(starting)
+    except BaseException:
+        try:
+            await asyncio.wait([starting], timeout=STOP_S)
+        finally:
+            starting.cancel()
+        await stopped(client.stop(), what)
+        raise
+
+
 class KafkaTransport:
     """`gagar.stream.transport.Transport` for one run on a Kafka cluster."""
 
@@ -81,13 +100,9 @@ class KafkaTransport:
         """Raises UnavailableError if no broker answers."""
         client = aiokafka.AIOKafkaConsumer(bootstrap_servers=self._servers, request_timeout_ms=REQUEST_TIMEOUT_MS)
         try:
-            async with asyncio.timeout(CONNECT_S):
-                await client.start()
-        except BaseException as error:
-            await stopped(client.stop(), "administration")
-            if isinstance(error, (errors.KafkaError, OSError, TimeoutError)):
-                raise no_cluster(self._servers, repr(error)) from error
-            raise
+            await started(client, "administration", CONNECT_S)
+        except (errors.KafkaError, OSError, TimeoutError) as error:
+            raise no_cluster(self._servers, repr(error)) from error
         self._client = client
 
     async def num_partitions(self, topic: Topic, /) -> int:
@@ -110,13 +125,8 @@ class KafkaTransport:
             max_request_size=max((topic.max_record_bytes for topic in outputs), default=1 << 20),
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
-        try:
-            with translated(f"producer {transactional_id}"):
-                async with asyncio.timeout(2 * CONNECT_S):
-                    await producer.start()
-        except BaseException:
-            await stopped(producer.stop(), transactional_id)
-            raise
+        with translated(f"producer {transactional_id}"):
+            await started(producer, transactional_id, 2 * CONNECT_S)
         return KafkaProducer(producer, self._prefix, transactional_id)
 
     async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> "KafkaReader":
@@ -128,13 +138,8 @@ class KafkaTransport:
             max_partition_fetch_bytes=1 if is_single else FETCH_BYTES,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
-        try:
-            with translated("reader"):
-                async with asyncio.timeout(CONNECT_S):
-                    await consumer.start()
-        except BaseException:
-            await stopped(consumer.stop(), "reader")
-            raise
+        with translated("reader"):
+            await started(consumer, "reader", CONNECT_S)
         return KafkaReader(consumer, self._prefix, partitions)
 
     async def close(self) -> None:
@@ -315,7 +320,7 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def run(self) -> None:
         with translated(f"group {self._group}"):
-            await self._consumer.start()
+            await started(self._consumer, self._group, 2 * CONNECT_S)
             self._consumer.subscribe(self._names, listener=self)
             while True:
                 await self._consumer.getmany(timeout_ms=500)

@@ -143,12 +143,11 @@ class Lane:
         transport = self._context.transport
         self._producer = await transport.start_producer(self._name, self._context.router.outputs)
         committed = await self._membership.committed(self._partitions)
-        self._reader = LaneReader(self._name, await transport.open_reader(self._partitions), self._policy)
+        reader = await transport.open_reader(self._partitions)
+        self._reader = LaneReader(self._name, reader, self._context.stage.inputs, self._policy, self._context.counters)
         positions = {at: frontier.next for at, frontier in self._frontiers.items()}
-        self._frontiers = {}
-        for at in self._partitions:
-            position = await self._reader.seek(at, committed[at].offset if at in committed else None)
-            self._frontiers[at] = Frontier.restore(position, committed[at].metadata) if at in committed else Frontier(position)
+        starts = {at: committed.get(at, Committed(offset=0)) for at in self._partitions}
+        self._frontiers = {at: Frontier.restore(start.offset, start.metadata) for at, start in starts.items()}
         self._committed = {at: committed[at].offset for at in committed}
         self._keep_work(positions)
         for at, frontier in self._frontiers.items():

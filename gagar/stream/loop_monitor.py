@@ -11,6 +11,8 @@ import threading
 import time
 import traceback
 
+from gagar.stream.policy import Counters
+
 log = logging.getLogger(__name__)
 
 BLOCKED_S = 0.1
@@ -20,9 +22,8 @@ TICK_S = 0.05
 class LoopMonitor:
     """Watches the loop that `start` is called in."""
 
-    def __init__(self, stage: str, blocked_s: float = BLOCKED_S) -> None:
-        self.num_blocks = 0
-        """Times that the loop was found blocked."""
+    def __init__(self, stage: str, counters: Counters, blocked_s: float = BLOCKED_S) -> None:
+        self._counters = counters
         self._stage = stage
         self._blocked_s = blocked_s
         self._beat = time.monotonic()
@@ -56,7 +57,7 @@ class LoopMonitor:
             was_stopped_as_well = now - slept_from > 4 * TICK_S
             if now - beat > self._blocked_s + TICK_S and beat != reported and not was_stopped_as_well:
                 reported = beat
-                self.num_blocks += 1
+                self._counters.blocked += 1
                 log.warning("event loop blocked stage=%s for_s=%.2f task=%s at=%s", self._stage, now - beat, *self._culprit())
 
     def _culprit(self) -> tuple[str, str]:

@@ -16,7 +16,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     window: int = 64
     """Deliveries of one partition in work or waiting for their commit."""
-    max_bytes: int = 16 << 20
+    max_bytes: int = 12 << 20
     """Inputs in work and outputs waiting for their commit, of all partitions of a process; at least one delivery each."""
     max_units: int = 64
     """In one transaction."""
@@ -67,6 +67,10 @@ class Counters(msgspec.Struct, kw_only=True):
     retries: int = 0
     abandoned: int = 0
     """Deliveries whose work was thrown away: the partition moved, or the stage stopped first."""
+    missing: int = 0
+    """Offsets that the log no longer held when they were due: retention has overtaken the stage."""
+    blocked: int = 0
+    """Times that something held the event loop for more than 100 ms."""
     takeovers: int = 0
     """Producers started: one per partition won, and one per recovery."""
     breaker_open: bool = False

@@ -1,40 +1,60 @@
 """Reads the partitions of a lane into its frontiers: skips what is finished, holds back what a span has no room for.
 
-In: a transport's reader. Out: records due for work. Reported, never silent: offsets that the log no longer holds.
+In: a transport's reader. Out: records due for work. Reported and counted, never silent: offsets that the log no longer holds.
+Of a topic whose records stand for whole groups none may be missing: that ends the stage.
 """
 
 import logging
 import time
 from collections import deque
+from collections.abc import Iterable
 
 from gagar.errors import GagarError, UnavailableError
 from gagar.stream.frontier import Frontier
-from gagar.stream.policy import Policy
+from gagar.stream.policy import Counters, Policy
+from gagar.stream.spec import Topic
 from gagar.stream.transport import OutOfRangeError, Partition, RawRecord, Reader
 
 log = logging.getLogger(__name__)
 
 
+def report_missing(reader: str, topic: Topic, error: OutOfRangeError, num_missing: int) -> int:
+    """Tells of offsets that were due and are gone; the answer is their number. Raises GagarError if each may be a group that
+    now could never end."""
+    if num_missing and topic.kept == "with the run":
+        raise GagarError(
+            f"{reader}: expected {error.at} to hold offsets {error.offset} to {error.earliest - 1}, got a log that begins at "
+            f"{error.earliest}: records were deleted, and groups that they stand for can never end; see `gagar topics check`, "
+            "then start anew under another run.name"
+        )
+    if num_missing:
+        log.error(
+            "records lost before they were read reader=%s partition=%s from=%d to=%d count=%d; raise the topic's retention",
+            reader,
+            error.at,
+            error.offset,
+            error.earliest - 1,
+            num_missing,
+        )
+    return num_missing
+
+
 class LaneReader:
     """One incarnation of a lane's reading: from a take-over to the next."""
 
-    def __init__(self, lane: str, reader: Reader, policy: Policy) -> None:
+    def __init__(self, lane: str, reader: Reader, topics: Iterable[Topic], policy: Policy, counters: Counters) -> None:
         self._lane = lane
         self._reader = reader
+        self._topics = {topic.name: topic for topic in topics}
         self._policy = policy
+        self._counters = counters
         self._frontiers: dict[Partition, Frontier] = {}
         self._held_back: dict[Partition, deque[RawRecord]] = {}
         self._silent_s = 0.0
 
-    async def seek(self, at: Partition, offset: int | None) -> int:
-        """Where reading would begin: `offset`, or the earliest there is."""
-        await self._reader.seek(at, offset)
-        return self._reader.position(at)
-
     async def start(self, at: Partition, frontier: Frontier) -> None:
         """Reading begins after what the frontier knows as delivered."""
-        if self._reader.position(at) != frontier.next:
-            await self._reader.seek(at, frontier.next)
+        await self._reader.seek(at, frontier.next)
         self._frontiers[at] = frontier
         self._held_back[at] = deque()
 
@@ -89,20 +109,15 @@ class LaneReader:
             self._reader.resume(at)
 
     async def _skip_missing(self, error: OutOfRangeError) -> None:
-        """Retention has overtaken the group: what is missing is reported, and reading goes on at what there is."""
+        """What is missing is reported, and reading goes on at what there is, if that can be borne."""
         at, frontier = error.at, self._frontiers[error.at]
         if error.offset > error.end:
             raise GagarError(
                 f"{self._lane}: expected {at} to reach offset {error.offset}, got an end at {error.end}: the topic was cut or "
                 "made anew; use another run.name, or reset the offsets of the group"
             )
-        log.error(
-            "records lost before they were read lane=%s partition=%s from=%d to=%d; raise the topic's retention",
-            self._lane,
-            at,
-            error.offset,
-            error.earliest - 1,
-        )
+        num_missing = sum(not frontier.is_finished(offset) for offset in range(error.offset, error.earliest))
+        self._counters.missing += report_missing(self._lane, self._topics[at.topic], error, num_missing)
         frontier.advance(error.earliest)
         await self._reader.seek(at, error.earliest)
 

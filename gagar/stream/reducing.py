@@ -150,9 +150,7 @@ class ReducerWork:
         if entry is None:
             entry = self._open[key] = OpenKey(state=state, spots=[], source=raw)
         entry.spots.append(spot)
-        entry.source = (
-            raw if reduced.is_closed else RawRecord(at=raw.at, offset=raw.offset, key=raw.key, value=None, time=raw.time)
-        )
+        entry.source = raw if reduced.is_closed else _without_value(raw)
         self._settle(key, entry, reduced)
         return None
 
@@ -194,3 +192,7 @@ class ReducerWork:
 
     def _is_finished(self, ref: LogRef) -> bool:
         return self._lane.is_finished(Spot(Partition(ref.topic, ref.partition), ref.offset))
+
+
+def _without_value(raw: RawRecord) -> RawRecord:
+    return RawRecord(at=raw.at, offset=raw.offset, key=raw.key, value=None, time=raw.time)

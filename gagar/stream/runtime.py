@@ -59,7 +59,7 @@ class StageRuntime:
         self._broken = asyncio.get_running_loop().create_future()
         await check_topics(self._transport, self._stage, self._router)
         references = LogReferences(self._transport, self._stage.references)
-        monitor = LoopMonitor(self._stage.name)
+        monitor = LoopMonitor(self._stage.name, self.counters)
         monitor.start()
         try:
             tables = await self._open_handler(references)

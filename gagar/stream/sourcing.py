@@ -17,6 +17,7 @@ from gagar.errors import FencedError, GagarError, UnavailableError
 from gagar.stream.committing import RefusedUnitError, transact
 from gagar.stream.frontier import Frontier
 from gagar.stream.handlers import Source
+from gagar.stream.loop_monitor import LoopMonitor
 from gagar.stream.policy import Counters, Policy, report
 from gagar.stream.routing import Router
 from gagar.stream.runtime import check_topics
@@ -56,10 +57,13 @@ class SourceRuntime:
         """Serves until `stop` is set or nothing is due ever again."""
         await check_topics(self._transport, self._stage, self._router)
         membership = self._membership = self._transport.join(self._stage.name, self._stage.tables[:1], self)
+        monitor = LoopMonitor(self._stage.name, self.counters)
+        monitor.start()
         try:
             serving = together(membership.run(), self._act(), self._watch(), report(self._stage.name, self.counters))
             await until(stop, until(self._done, serving))
         finally:
+            monitor.stop()
             await bounded(self._close(), self._policy.close_s)
             await bounded(membership.close(), self._policy.close_s / 2)
             log.info("stage ended stage=%s %s", self._stage.name, self.counters.line())

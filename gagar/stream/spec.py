@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-Kept = Literal["by time", "by bytes", "compacted"]
+Kept = Literal["by time", "by bytes", "compacted", "with the run"]
+"""with the run: a record stands for a whole group, which could never end if retention took it while the run lives."""
 StageKind = Literal["source", "transform", "effect", "reducer", "learner"]
 """source: makes records from its own cursor and tables. transform: record in, records out, pure. effect: the same, async.
 reducer: keyed state over several inputs. learner: reads by its own positions, saved in checkpoints."""

@@ -28,6 +28,7 @@ KEPT_SETTINGS: dict[Kept, dict[str, str]] = {
         "retention.bytes": str(RETENTION_BYTES),
         "segment.bytes": str(TOKENS_SEGMENT_BYTES),
     },
+    "with the run": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
     "compacted": {"cleanup.policy": "compact", "segment.bytes": str(COMPACTED_SEGMENT_BYTES)},
 }
 

@@ -6,10 +6,12 @@ import time
 import pytest
 
 from gagar.stream.loop_monitor import LoopMonitor
+from gagar.stream.policy import Counters
 
 
 async def test_a_blocked_loop_is_reported_with_its_task(caplog: pytest.LogCaptureFixture) -> None:
-    monitor = LoopMonitor("verifier")
+    counters = Counters()
+    monitor = LoopMonitor("verifier", counters)
     monitor.start()
 
     async def block() -> None:
@@ -20,7 +22,7 @@ async def test_a_blocked_loop_is_reported_with_its_task(caplog: pytest.LogCaptur
     await asyncio.sleep(0.06)
     await asyncio.create_task(block(), name="verifier trajectories[0]@7")
     monitor.stop()
-    assert monitor.num_blocks == 1
+    assert counters.blocked == 1
     assert "event loop blocked stage=verifier" in caplog.text
     assert "task=verifier trajectories[0]@7" in caplog.text
     assert "test_loop_monitor.py:" in caplog.text

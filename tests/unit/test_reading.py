@@ -6,9 +6,11 @@ import msgspec
 import pytest
 
 from gagar.errors import GagarError, UnavailableError
+from gagar.records import RolloutRequest
 from gagar.stream.frontier import SPAN_LIMIT, Frontier
-from gagar.stream.policy import Policy
+from gagar.stream.policy import Counters, Policy
 from gagar.stream.reading import LaneReader
+from gagar.stream.spec import Kept, Topic
 from gagar.stream.transport import OutOfRangeError, Partition, RawRecord
 
 AT = Partition("t", 0)
@@ -52,8 +54,16 @@ class FakeReader:
     async def close(self) -> None: ...
 
 
-async def start(fake: FakeReader, frontier: Frontier | None = None, **policy: Any) -> tuple[LaneReader, Frontier]:
-    reader = LaneReader("lane", fake, msgspec.structs.replace(Policy(), **policy))
+async def start(
+    fake: FakeReader,
+    frontier: Frontier | None = None,
+    *,
+    kept: Kept = "by time",
+    counters: Counters | None = None,
+    **policy: Any,
+) -> tuple[LaneReader, Frontier]:
+    topic = Topic(name=AT.topic, record=RolloutRequest, kept=kept)
+    reader = LaneReader("lane", fake, [topic], msgspec.structs.replace(Policy(), **policy), counters or Counters())
     frontier = frontier or Frontier()
     await reader.start(AT, frontier)
     return reader, frontier
@@ -88,12 +98,31 @@ async def test_markers_move_the_watermark() -> None:
     assert frontier.low == 5
 
 
-async def test_offsets_that_are_gone_are_reported_and_passed(caplog: pytest.LogCaptureFixture) -> None:
-    reader, frontier = await start(FakeReader(OutOfRangeError(AT, 3, 10, 20), [10]), Frontier(3))
+async def test_offsets_that_are_gone_are_reported_counted_and_passed(caplog: pytest.LogCaptureFixture) -> None:
+    counters = Counters()
+    reader, frontier = await start(
+        FakeReader(OutOfRangeError(AT, 3, 10, 20), [10]), Frontier(3, finished=[5]), counters=counters
+    )
     assert not await reader.poll(0, 10)
-    assert "records lost before they were read lane=lane partition=t[0] from=3 to=9" in caplog.text
+    assert "records lost before they were read reader=lane partition=t[0] from=3 to=9 count=6" in caplog.text
+    assert counters.missing == 6, "5 was finished"
     assert frontier.low == 10
     assert [raw.offset for raw in await reader.poll(0, 10)] == [10]
+
+
+async def test_records_that_stand_for_groups_and_are_gone_stop_the_stage() -> None:
+    reader, _ = await start(FakeReader(OutOfRangeError(AT, 3, 10, 20)), Frontier(3), kept="with the run")
+    with pytest.raises(GagarError, match=r"lane: expected t\[0\] to hold offsets 3 to 9, got a log that begins at 10"):
+        await reader.poll(0, 10)
+
+
+async def test_offsets_that_are_gone_and_were_finished_are_no_loss(caplog: pytest.LogCaptureFixture) -> None:
+    reader, frontier = await start(
+        FakeReader(OutOfRangeError(AT, 3, 5, 20)), Frontier(3, finished=[3, 4, 6]), kept="with the run"
+    )
+    assert not await reader.poll(0, 10)
+    assert "records lost" not in caplog.text
+    assert frontier.low == 5
 
 
 async def test_an_offset_beyond_the_end_stops_the_stage() -> None:

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from gagar.stream.spec import Topic
 from gagar.stream.topic_plan import OVERHEAD_BYTES, TopicState, differences, wanted_topics
 from tests.runs import make_run
-from topology.topics import GROUPS, OUTCOMES, POLICY_VERSIONS, TOPICS, TRAJECTORY_TOKENS
+from topology.stages import STAGES
+from topology.topics import (
+    GROUPS,
+    OUTCOMES,
+    POLICY_VERSIONS,
+    ROLLOUT_REQUESTS,
+    TOPICS,
+    TRAJECTORIES,
+    TRAJECTORY_TOKENS,
+)
 
 
 def wanted(topic: Topic, **kafka: int) -> TopicState:
@@ -24,11 +33,18 @@ def test_grouped_topics_have_the_run_s_partitions_and_others_one() -> None:
 
 
 def test_settings_follow_from_how_a_topic_is_kept() -> None:
+    assert wanted(TRAJECTORIES).settings["cleanup.policy"] == "delete"
+    assert int(wanted(TRAJECTORIES).settings["retention.ms"]) > 0
     assert wanted(GROUPS).settings["cleanup.policy"] == "delete"
-    assert int(wanted(GROUPS).settings["retention.ms"]) > 0
+    assert wanted(GROUPS).settings["retention.ms"] == wanted(GROUPS).settings["retention.bytes"] == "-1"
     assert wanted(TRAJECTORY_TOKENS).settings["retention.ms"] == "-1"
     assert int(wanted(TRAJECTORY_TOKENS).settings["retention.bytes"]) > 0
     assert wanted(OUTCOMES).settings["cleanup.policy"] == "compact"
+
+
+def test_what_stands_for_a_group_is_kept_as_long_as_the_run() -> None:
+    whole = [ROLLOUT_REQUESTS, *(topic for stage in STAGES if stage.holds_groups for topic in stage.inputs)]
+    assert {topic.kept for topic in whole} == {"with the run"}
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
