@@ -81,9 +81,9 @@ def learn(settings: Settings[Config], client: JournalClient, stop: Stop, pause: 
 
 
 def make_group(number: int) -> GroupAdvantages:
-    """Group `g<number>`, whose tokens lie nowhere."""
+    """Group `g<number>`, whose tokens lie nowhere; groups are trained in the order of their numbers, by their versions."""
     import numpy as np
 
     record = make_tokens(np.random.default_rng(number), f"g{number}")
     ref = LogRef(topic="trajectory-tokens", partition=0, offset=number)
-    return make_advantages(f"g{number}", [make_member(0, ref, record, 0.5, 0)])
+    return make_advantages(f"g{number}", [make_member(0, ref, record, 0.5, number)])

@@ -1,28 +1,32 @@
 """A real stage process for kill tests: `python -m tests.broker.stage_process SERVERS RUN KIND [DEATH]`.
 
-DEATH is `<call>:<n>`: the process sends itself SIGKILL at the n-th of these calls: `begin`, `send`, `commit` (all is produced,
-nothing committed), `answer` (it is committed, and the process does not know).
+DEATH is `<point>:<n>`, see `tests.broker.deaths`.
 """
 
 import asyncio
 import logging
 import os
 import random
-import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from gagar.cli.serve import run_loop, run_stage
 from gagar.stream.handlers import Delivery, Linked, Output, References
-from gagar.stream.kafka import KafkaProducer
+from tests.broker.deaths import arm
 from tests.contract.test_reducers import STAGE as REDUCER
 from tests.contract.test_reducers import Gathering
 from tests.contract.test_sources import STAGE as SOURCE
 from tests.contract.test_sources import Counting
 from tests.contract.world import make_run, make_stage, make_tokens, make_trajectory
 
+TRANSFORM = make_stage("transform")
 EFFECT = make_stage("effect")
+NUM_UNITS = 40
+"""Of the source."""
+NUM_STEPS = 3
+"""Of the learner."""
 
 
 class Attempting:
@@ -40,36 +44,39 @@ class Attempting:
     async def close(self) -> None: ...
 
 
-def die_at(death: str) -> None:
-    """Arms the process."""
-    call, _, count = death.partition(":")
-    name = "commit" if call == "answer" else call
-    original = getattr(KafkaProducer, name)
-    left = int(count)
+def learn_nothing(servers: str, name: str) -> None:
+    """The learner without a model; its checkpoints are below LEARNER_ROOT."""
+    from consumers.learner.client import JournalClient
+    from consumers.learner.rank import Stop
+    from gagar.stream.journal import LogJournal
+    from gagar.stream.kafka import KafkaTransport
+    from gagar.training.background import Background
+    from tests.learner import make_settings
+    from tests.null_learner import learn
+    from topology import topics
+    from topology.stages import LEARNER
 
-    async def armed(self: KafkaProducer, *args: Any) -> Any:
-        nonlocal left
-        left -= 1
-        is_last = left == 0  # others count on while this one waits
-        if is_last and call != "answer":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = await original(self, *args)
-        if is_last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(KafkaProducer, name, armed)
+    stop = Stop()
+    stop.install()
+    background = Background("learner log")
+    journal = LogJournal(LEARNER, KafkaTransport(servers, name), topics.DEAD_LETTERS)
+    settings = make_settings(Path(os.environ["LEARNER_ROOT"]), {"num_steps": NUM_STEPS}, checkpoint_every=2)
+    learn(settings, JournalClient(journal, background), stop)
 
 
 def main() -> None:
     servers, name, kind, *death = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(name)s %(message)s")
     if death:
-        die_at(death[0])
+        arm(death[0])
+    if kind == "learner":
+        learn_nothing(servers, name)
+        return
     stage, handler = {
+        "transform": (TRANSFORM, lambda request: [make_trajectory(request)]),
         "effect": (EFFECT, Attempting()),
         "reducer": (REDUCER, Gathering()),
-        "source": (SOURCE, Counting(300)),
+        "source": (SOURCE, Counting(NUM_UNITS)),
     }[kind]
     run_loop(run_stage(stage, make_run(name, servers), handler))  # type: ignore[arg-type]
 

@@ -39,7 +39,11 @@ async def stage_process(
     command = [sys.executable, "-m", "tests.broker.stage_process", world.servers, world.name, kind, *([death] if death else [])]
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=ROOT, stdout=output, stderr=output, env={**os.environ, "HANDLE_S": str(handle_s)}
+            *command,
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "HANDLE_S": str(handle_s), "LEARNER_ROOT": str(tmp_path)},
         )
     try:
         yield StageProcess(process, log)

@@ -13,8 +13,7 @@ import pytest
 from gagar.stream.referencing import LogReferences
 from tests.broker.stages import counts, stage_process, until_count
 from tests.builders import make_request
-from tests.contract.test_reducers import SIZE, request_groups, verdict
-from tests.contract.world import OUTCOMES, REQUESTS, TOKENS, TRAJECTORIES, KafkaWorld, opened, read, write
+from tests.contract.world import TOKENS, TRAJECTORIES, KafkaWorld, opened, read, write
 
 pytestmark = pytest.mark.broker
 
@@ -39,43 +38,6 @@ async def check_attempts(world: KafkaWorld, found: Counter[str]) -> None:
         await references.close()
     assert [t.group_id for t in tokens] == [t.group_id for t in trajectories]  # type: ignore[attr-defined]
     assert set((await counts(world, TOKENS)).values()) == {1}
-
-
-@pytest.mark.parametrize("death", ["begin:3", "send:40", "commit:1", "answer:3"])
-async def test_an_effect_killed_in_a_transaction_loses_and_doubles_nothing(
-    world: KafkaWorld, tmp_path: Path, death: str
-) -> None:
-    await write(world, [make_request(f"t-{number:06d}") for number in range(NUM)])
-    async with stage_process(world, "effect", tmp_path, death) as doomed:
-        assert await doomed.ended() == -signal.SIGKILL
-    async with stage_process(world, "effect", tmp_path) as successor:
-        found = await until_count(world, TRAJECTORIES, NUM)
-        successor.send(signal.SIGTERM)
-        assert await successor.ended(15) == 0
-    await check_attempts(world, found)
-
-
-@pytest.mark.parametrize("death", ["commit:2", "answer:2"])
-async def test_a_reducer_killed_in_a_transaction_loses_and_doubles_nothing(
-    world: KafkaWorld, tmp_path: Path, death: str
-) -> None:
-    groups = [f"t-{number:06d}" for number in range(60)]
-    refs = await request_groups(world, groups)
-    await write(world, [verdict(refs, group, index) for index in range(SIZE) for group in groups])
-    async with stage_process(world, "reducer", tmp_path, death) as doomed:
-        assert await doomed.ended() == -signal.SIGKILL
-    async with stage_process(world, "reducer", tmp_path):
-        found = await until_count(world, OUTCOMES, len(groups))
-    assert found == {f"{group}/0": 1 for group in groups}
-
-
-async def test_a_source_killed_again_and_again_asks_as_one_that_was_not(world: KafkaWorld, tmp_path: Path) -> None:
-    for death in ("commit:10", "answer:20", "send:31"):
-        async with stage_process(world, "source", tmp_path, death) as doomed:
-            assert await doomed.ended() == -signal.SIGKILL
-    async with stage_process(world, "source", tmp_path) as successor:
-        assert await successor.ended() == 0
-    assert await counts(world, REQUESTS) == {f"t-{number:06d}/{index}": 1 for number in range(300) for index in range(2)}
 
 
 async def test_kills_at_any_moment_with_a_second_member_lose_and_double_nothing(world: KafkaWorld, tmp_path: Path) -> None:

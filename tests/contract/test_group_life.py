@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from consumers import advantage_publisher, grader
-from gagar.audit import Audit, AuditReport
+from gagar.audit import Audit
+from gagar.audit_report import AuditReport
 from gagar.config import TrainingTable
 from gagar.grouping import Gather
 from gagar.records import GroupAdvantages, Outcome, PatchMeasures, RolloutRequest
 from gagar.stream.handlers import Delivery, Effect, Output, Reducer, References, Source, Transform
+from gagar.stream.journal import LogJournal
 from gagar.stream.memory import MemoryLog
 from gagar.stream.spec import Stage
 from producers.sampler import Sampler
 from tests.builders import CLEAN, NEEDLESS, OUTSIDE, make_ref, make_verdict, make_version
-from tests.contract.world import NUM_PARTITIONS, KafkaWorld, MemoryWorld, Process, World, make_run, make_stage, read, write
+from tests.contract.world import FAST, NUM_PARTITIONS, KafkaWorld, MemoryWorld, Process, World, make_stage, read, write
 from topology import stages, topics
 
 NUM_STEPS = 6
@@ -33,7 +35,7 @@ TRAINING = TrainingTable(
 )
 ATTEMPTER = make_stage("effect", (topics.ROLLOUT_REQUESTS,), name="attempter", outputs=(topics.VERDICTS,))
 TRAINER = make_stage(
-    "effect", (topics.ADVANTAGES,), name="trainer", outputs=(topics.OUTCOMES, topics.POLICY_VERSIONS), holds_groups=True
+    "learner", (topics.ADVANTAGES,), name="trainer", outputs=(topics.OUTCOMES, topics.POLICY_VERSIONS), holds_groups=True
 )
 
 
@@ -73,34 +75,44 @@ class Attempts(Scripted):
         ]
 
 
-class Trains(Scripted):
+async def learn(world: World) -> None:
     """A learner that makes a step of every few groups and drops what comes after the last."""
+    journal = LogJournal(TRAINER, world.transport(), topics.DEAD_LETTERS, FAST)
+    await journal.open()
+    await journal.seek({})
+    positions: dict[int, int] = {}
+    num_groups = 0
+    try:
+        while True:
+            for delivery in await journal.poll(0.1):
+                positions[delivery.ref.partition] = delivery.ref.offset + 1
+                await journal.commit(trained(delivery.record, num_groups), positions)
+                num_groups += 1
+    finally:
+        await journal.close()
 
-    def __init__(self) -> None:
-        self.num_groups = 0
 
-    async def handle(self, delivery: Delivery[GroupAdvantages], /) -> Sequence[Output]:
-        group = delivery.record
-        step = self.num_groups // GROUPS_PER_STEP + 1
-        is_over = step > NUM_STEPS
-        outcome = Outcome(
-            group_id=group.group_id,
-            task_id=group.task_id,
-            purpose="training",
-            kind="dropped" if is_over else "trained",
-            reason="ended" if is_over else "",
-            run_id="a",
-            step=min(step, NUM_STEPS),
-            staleness=-1 if is_over else step - 1,
-            num_requested=group.num_requested,
-            num_valid=group.num_valid,
-            num_passed=group.num_passed,
-            num_clean=group.num_clean,
-        )
-        self.num_groups += 1
-        if is_over or self.num_groups % GROUPS_PER_STEP:
-            return [outcome]
-        return [outcome, make_version(step, "a", is_last=step == NUM_STEPS)]
+def trained(group: GroupAdvantages, number: int) -> list[Output]:
+    """What becomes of the group that comes as number `number`, from 0."""
+    step = number // GROUPS_PER_STEP + 1
+    is_over = step > NUM_STEPS
+    outcome = Outcome(
+        group_id=group.group_id,
+        task_id=group.task_id,
+        purpose="training",
+        kind="dropped" if is_over else "trained",
+        reason="ended" if is_over else "",
+        run_id="a",
+        step=min(step, NUM_STEPS),
+        staleness=-1 if is_over else step - 1,
+        num_requested=group.num_requested,
+        num_valid=group.num_valid,
+        num_passed=group.num_passed,
+        num_clean=group.num_clean,
+    )
+    if is_over or (number + 1) % GROUPS_PER_STEP:
+        return [outcome]
+    return [outcome, make_version(step, "a", is_last=step == NUM_STEPS)]
 
 
 class WholeMemory(MemoryWorld):
@@ -110,22 +122,12 @@ class WholeMemory(MemoryWorld):
         self.log = MemoryLog(topics.TOPICS, NUM_PARTITIONS)
 
 
-class WholeKafka(KafkaWorld):
-    """All topics of the pipeline, on a broker."""
-
-    def create_topics(self) -> None:
-        from gagar.stream.admin import Admin
-
-        with Admin(self.servers) as admin:
-            admin.apply(make_run(self.name), topics.TOPICS)
-
-
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
 async def whole(request: pytest.FixtureRequest) -> World:
     """An empty cluster with the pipeline's topics."""
     if request.param == "memory":
         return WholeMemory()
-    kafka = WholeKafka(request.getfixturevalue("kafka_servers"))
+    kafka = KafkaWorld(request.getfixturevalue("kafka_servers"), topics.TOPICS)
     await asyncio.to_thread(kafka.create_topics)
     return kafka
 
@@ -145,15 +147,17 @@ def make_handlers() -> list[tuple[Stage, Handler]]:
         (stages.GATHERER, Gather(0.2)),
         (stages.GRADER, grader.GradeGroups(grader.make_grader(grader.Config()), 5.0)),
         (stages.ADVANTAGE_PUBLISHER, lambda graded: advantage_publisher.assign_advantages(graded, publisher_config)),
-        (TRAINER, Trains()),
     ]
 
 
 @contextlib.asynccontextmanager
 async def at_work(world: World, handlers: Sequence[tuple[Stage, Handler]]) -> AsyncIterator[list[Process]]:
-    """A process for each stage."""
+    """A process for each stage, and the learner."""
+    learning = asyncio.create_task(learn(world))
     async with contextlib.AsyncExitStack() as stack:
         yield [await stack.enter_async_context(Process(world, stage, handler)) for stage, handler in handlers]
+        learning.cancel()
+        await asyncio.wait([learning])
 
 
 async def audited(world: World) -> AuditReport:

@@ -52,8 +52,10 @@ class MemoryWorld:
 class KafkaWorld:
     """On a broker, under a name of its own."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, topics: Sequence[Topic] = TOPICS, num_partitions: int = NUM_PARTITIONS) -> None:
         self.servers = servers
+        self.topics = topics
+        self.num_partitions = num_partitions
         self.name = f"t{uuid.uuid4().hex[:12]}"
 
     def transport(self) -> Transport:
@@ -65,13 +67,13 @@ class KafkaWorld:
         from gagar.stream.admin import Admin
 
         with Admin(self.servers) as admin:
-            admin.apply(make_run(self.name), TOPICS)
+            admin.apply(make_run(self.name, num_partitions=self.num_partitions), self.topics)
 
 
-def make_run(name: str = "t", servers: str = "", directory: str = "unused") -> Run:
+def make_run(name: str = "t", servers: str = "", directory: str = "unused", num_partitions: int = NUM_PARTITIONS) -> Run:
     return Run(
         run=RunTable(name=name, dir=directory),
-        kafka=KafkaTable(num_partitions=NUM_PARTITIONS, bootstrap_servers=servers),
+        kafka=KafkaTable(num_partitions=num_partitions, bootstrap_servers=servers),
         policy=PolicyTable(path="unused"),
         tasks=TasksTable(train="unused", heldout="unused"),
         training=TrainingTable(),
