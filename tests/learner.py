@@ -80,7 +80,7 @@ class FakeJournal:
             for offset in range(self.positions[partition], len(groups)):
                 ref = LogRef(topic="advantages", partition=partition, offset=offset)
                 group = groups[offset]
-                deliveries.append(Delivery(ref=ref, key=group.group_id, record=group, at=float(group.group_id[1:])))
+                deliveries.append(Delivery(ref=ref, key=group.group_id, record=group, at=float(group.group_id.lstrip("gt-"))))
             self.positions[partition] = len(groups)
         return deliveries
 

@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from consumers.learner.plan import oldest_version
-from gagar.records import DropReason, GroupAdvantages, LineageEntry, MemberAdvantage, Outcome
+from gagar.errors import ConfigError
+from gagar.lineage import Lineage
+from gagar.records import DropReason, GroupAdvantages, LineageEntry, MemberAdvantage, Outcome, PolicyVersion
+from gagar.training.checkpoint import CheckpointState
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +104,26 @@ def replay_steps(outcomes: Sequence[Outcome], step: int) -> dict[str, int]:
     return {name: outcome.step for name, outcome in last.items() if outcome.kind == "trained" and outcome.step > step}
 
 
-def continued(run_id: str, lineage: Sequence[LineageEntry], old_run_id: str, step: int) -> RunIdentity:
-    """The run that goes on from `old_run_id` after `step`; 0 without a checkpoint: nothing but its first policy survives."""
-    return RunIdentity(run_id=run_id, lineage=[*lineage, LineageEntry(run_id=old_run_id, last_step=step)])
+def identify(run_id: str, base: CheckpointState, versions: Sequence[PolicyVersion]) -> RunIdentity:
+    """The run that starts from `base`, after those that published `versions`: of the checkpoint's lineage, or, without a
+    checkpoint, of the first policies of those before. Raises ConfigError for a checkpoint of an abandoned future: outcomes that
+    superseded its steps may have taken theirs out of the compacted log."""
+    known = Lineage()
+    for version in versions:
+        known.observe(version)
+    newest = known.newest
+    if base.run_id:
+        if newest is not None and not known.survives(base.run_id, base.step):
+            raise ConfigError(
+                f"checkpoint of run {base.run_id} step {base.step}: expected one that run {newest.run_id} descends from or "
+                "wrote, got one of an abandoned future; take the newest that it names, or another run.name to start over"
+            )
+        return RunIdentity(run_id=run_id, lineage=[*base.lineage, LineageEntry(run_id=base.run_id, last_step=base.step)])
+    return RunIdentity(run_id=run_id, lineage=_first_policies(newest) if newest else [])
+
+
+def _first_policies(newest: PolicyVersion) -> list[LineageEntry]:
+    """What is left of a lineage of which every step is abandoned: the runs that began with the initial policy."""
+    entries = [*newest.lineage, LineageEntry(run_id=newest.run_id, last_step=newest.step)]
+    num = next((place for place, entry in enumerate(entries, 1) if entry.last_step > 0), len(entries))
+    return [LineageEntry(run_id=entry.run_id, last_step=0) for entry in entries[:num]]

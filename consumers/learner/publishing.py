@@ -53,7 +53,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 def new_run_id() -> str:
     """A name that no other start has: the second, and chance."""
-    return f"r{int(time.time()):08x}{secrets.token_hex(2)}"
+    return f"r{int(time.time()):08x}{secrets.token_hex(4)}"
 
 
 class Publisher:

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.learner.facts import batch_metrics, continued, dropped, finite, replay_steps, trained
+from consumers.learner.facts import batch_metrics, dropped, finite, identify, replay_steps, trained
 from consumers.learner.plan import oldest_version, trainable
 from consumers.learner.queue import Dropped, GroupQueue, Progress, Waiting
-from gagar.records import GroupAdvantages, LineageEntry, LogRef, MemberAdvantage
+from gagar.errors import ConfigError
+from gagar.records import GroupAdvantages, LineageEntry, LogRef, MemberAdvantage, PolicyVersion
 from gagar.stream.handlers import Delivery
-from tests.builders import make_outcome
+from gagar.training.checkpoint import CheckpointState
+from tests.builders import make_outcome, make_version
 from tests.learner import make_advantages
 
 
@@ -160,10 +162,43 @@ def test_only_the_last_outcome_of_a_group_after_the_checkpoint_is_replayed() -> 
     assert replay_steps(outcomes, 10) == {"a": 12}
 
 
+def entries(**last_steps: int) -> list[LineageEntry]:
+    return [LineageEntry(run_id=run_id, last_step=step) for run_id, step in last_steps.items()]
+
+
+def test_the_first_run_continues_none() -> None:
+    assert identify("a", CheckpointState(run_id="", step=0), []).lineage == []
+
+
 def test_a_run_that_continues_names_the_steps_that_survive() -> None:
-    first = LineageEntry(run_id="a", last_step=4)
-    identity = continued("c", [first], "b", 9)
-    assert identity.lineage == [first, LineageEntry(run_id="b", last_step=9)]
+    base = CheckpointState(run_id="b", step=9, lineage=entries(a=4))
+    versions = [make_version(0, "a"), make_version(12, "b", lineage=entries(a=4))]
+    assert identify("c", base, versions).lineage == entries(a=4, b=9)
+    assert identify("d", base, [*versions, make_version(9, "c", lineage=entries(a=4, b=9))]).lineage == entries(a=4, b=9)
+
+
+@pytest.mark.parametrize(
+    ("newest", "lineage"),
+    [
+        (make_version(7, "a"), entries(a=0)),
+        (make_version(0, "a"), entries(a=0)),
+        (make_version(7, "c", lineage=entries(a=2, b=4)), entries(a=0)),
+        (make_version(7, "c", lineage=entries(a=0, b=4)), entries(a=0, b=0)),
+        (make_version(0, "b", lineage=entries(a=0)), entries(a=0, b=0)),
+    ],
+)
+def test_without_a_checkpoint_only_first_policies_are_left_of_a_lineage(
+    newest: PolicyVersion, lineage: list[LineageEntry]
+) -> None:
+    assert identify("d", CheckpointState(run_id="", step=0), [newest]).lineage == lineage
+
+
+@pytest.mark.parametrize(("run_id", "step"), [("a", 4), ("x", 1)])
+def test_a_checkpoint_of_an_abandoned_future_is_refused(run_id: str, step: int) -> None:
+    base = CheckpointState(run_id=run_id, step=step)
+    versions = [make_version(5, "a"), make_version(2, "b", lineage=entries(a=2))]
+    with pytest.raises(ConfigError, match=rf"checkpoint of run {run_id} step {step}: expected one that run b descends from"):
+        identify("c", base, versions)
 
 
 def test_batch_metrics_are_over_all_members() -> None:
