@@ -1,5 +1,6 @@
 """The one place where the runtime catches whatever a handler raises."""
 
+import asyncio
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,16 @@ class HandlerBugError(Exception):
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Around a stage's own code: BadRecordError and UnavailableError pass, anything else becomes a HandlerBugError."""
+    """Around a stage's own code: BadRecordError and UnavailableError pass, anything else becomes a HandlerBugError; so does a
+    cancellation that nobody asked this task for."""
     try:
         yield
     except (BadRecordError, UnavailableError):
         raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise HandlerBugError(traceback.format_exc()) from error
     except Exception as error:
         raise HandlerBugError(traceback.format_exc()) from error

@@ -6,6 +6,7 @@ positions live in the learner's checkpoints.
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from gagar.stream.referencing import LogReferences
 from gagar.stream.routing import Router
 from gagar.stream.runtime import check_topics
 from gagar.stream.scanning import scan_transport
+from gagar.stream.silence import Silence, behind
 from gagar.stream.spec import Stage, Topic
 from gagar.stream.tables import partitions_of
 from gagar.stream.transport import Committed, OutOfRangeError, Partition, Producer, RawRecord, Reader, Transport
@@ -72,6 +74,8 @@ class LogJournal:
         self._producer: Producer | None = None
         self._reader: Reader | None = None
         self._positions: dict[int, int] = {}
+        self._silence = Silence(f"journal of {stage.name}", self._policy.silence_s)
+        self._is_reader_lost = False
         self._dead_letters = dead_letters
         self._dead: set[LogRef] = set()
         if len(stage.inputs) != 1:
@@ -82,7 +86,7 @@ class LogJournal:
         await self._transport.open()
         await check_topics(self._transport, self._stage, self._router)
         self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)
-        self._reader = await self._transport.open_reader(await partitions_of(self._transport, self._stage.inputs))
+        await self._open_reader()
         async for letter in scan_transport(self._transport, [self._dead_letters]):
             if letter.record.stage == self._stage.name:
                 self._dead.add(letter.record.source)
@@ -95,10 +99,21 @@ class LogJournal:
             self._positions[number] = reader.position(self._at(number))
 
     async def poll(self, timeout_s: float) -> list[Delivery[Any]]:
+        if self._is_reader_lost:
+            await self._open_reader()
+            await self.seek(self._positions)
+            self._is_reader_lost = False
+        reader, started = self._opened(), time.monotonic()
         try:
-            raws = await self._opened().poll(timeout_s, POLL_RECORDS)
+            raws = await reader.poll(timeout_s, POLL_RECORDS)
+            is_behind = bool(behind(reader, map(self._at, self._positions)))
+            self._silence.note(time.monotonic() - started, is_behind=is_behind, num_records=len(raws))
         except OutOfRangeError as error:
             await self._skip_missing(error)
+            return []
+        except UnavailableError as error:
+            log.warning("journal interrupted stage=%s error=%s", self._stage.name, error)
+            self._is_reader_lost = True
             return []
         deliveries: list[Delivery[Any]] = []
         for raw in raws:
@@ -127,6 +142,11 @@ class LogJournal:
             await reader.close()
         await self._log_references.close()
         await self._transport.close()
+
+    async def _open_reader(self) -> None:
+        if self._reader is not None:
+            await self._reader.close()
+        self._reader = await self._transport.open_reader(await partitions_of(self._transport, self._stage.inputs))
 
     def _at(self, number: int) -> Partition:
         return Partition(self._stage.inputs[0].name, number)

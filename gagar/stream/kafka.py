@@ -24,6 +24,7 @@ from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
 from gagar.stream.scanning import scan_transport
 from gagar.stream.spec import Topic
+from gagar.stream.together import told_of_cancellation
 from gagar.stream.transport import Committed, OutOfRangeError, Owner, Partition, RawRecord, RefusedError, Send
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ FETCH_BYTES = 256 << 10
 TRANSACTION_TIMEOUT_MS = 60_000
 CONNECT_S = 10.0
 STOP_S = 2.0
+REJOIN_S = 1.0
 FRESH_S = 5.0
 """An end older than this is none: the broker may have gone silent."""
 FENCED = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidProducerIdMapping)
@@ -303,10 +305,22 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         self._owner = owner
         self._numbers: frozenset[int] = frozenset()
         self._is_settled = False
-        assignor = RangePartitionAssignor if len(names) > 1 else type("Sticky", (StickyPartitionAssignor,), {})
+        self._servers = servers
+        self._consumer: Any = None
+
+    async def run(self) -> None:
+        """A client whose own tasks have died keeps quiet about it: it is replaced, and handlers go on meanwhile."""
+        with translated(f"group {self._group}"):
+            await self._start()
+        while True:
+            await self._stay()
+            await self._rejoin()
+
+    async def _start(self) -> None:
+        assignor = RangePartitionAssignor if len(self._names) > 1 else type("Sticky", (StickyPartitionAssignor,), {})
         self._consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=servers,
-            group_id=prefix + group,
+            bootstrap_servers=self._servers,
+            group_id=self._prefix + self._group,
             enable_auto_commit=False,
             auto_offset_reset="latest",
             isolation_level="read_committed",
@@ -317,13 +331,43 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             partition_assignment_strategy=[assignor],
         )
+        await self._consumer.start()
+        self._consumer.subscribe(self._names, listener=self)
 
-    async def run(self) -> None:
-        with translated(f"group {self._group}"):
-            await started(self._consumer, self._group, 2 * CONNECT_S)
-            self._consumer.subscribe(self._names, listener=self)
-            while True:
-                await self._consumer.getmany(timeout_ms=500)
+    async def _stay(self) -> None:
+        """Until the client's tasks are found dead."""
+        suspicion = 0
+        while suspicion < 2:
+            try:
+                with translated(f"group {self._group}"), told_of_cancellation(f"group {self._group}"):
+                    await self._consumer.getmany(timeout_ms=500)
+            except UnavailableError as error:
+                if not self._consumer._coordinator._coordination_task.done():
+                    raise
+                log.error("membership lost group=%s error=%s", self._group, error)
+                return
+            suspicion = suspicion + 1 if self._is_lifeless() else 0
+        log.error("membership lost group=%s error=a task of the client has ended", self._group)
+
+    def _is_lifeless(self) -> bool:
+        """Without a word: nobody asks the coordinator for a place any more, or nobody tells it that this member lives."""
+        coordinator = self._consumer._coordinator
+        heartbeat = coordinator._heartbeat_task
+        is_quiet = self._is_settled and heartbeat is not None and heartbeat.done() and not coordinator._rejoin_needed_fut.done()
+        return bool(coordinator._coordination_task.done() or is_quiet)
+
+    async def _rejoin(self) -> None:
+        self._is_settled = False
+        await self.close()
+        while True:
+            try:
+                with translated(f"group {self._group}"):
+                    await self._start()
+                return
+            except UnavailableError as error:
+                log.warning("group not joined yet group=%s error=%s", self._group, error)
+                await self.close()
+                await asyncio.sleep(REJOIN_S)
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
         self._is_settled = False
@@ -336,25 +380,28 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         self._owner.on_assigned(self._numbers)
 
     async def confirm(self) -> frozenset[int]:
-        coordinator = self._consumer._coordinator
         while True:
+            coordinator = self._consumer._coordinator if self._consumer is not None else None
             if self._is_settled and coordinator is not None and not coordinator._rejoin_needed_fut.done():
                 with translated(f"heartbeat of {self._group}"):
                     is_alive = await coordinator._do_heartbeat()
                 if is_alive and self._is_settled and not coordinator._rejoin_needed_fut.done():
                     return self._numbers
             await asyncio.sleep(0.2)
-            coordinator = self._consumer._coordinator
 
     async def committed(self, partitions: Sequence[Partition], /) -> dict[Partition, Committed]:
         names = {TopicPartition(self._prefix + at.topic, at.number): at for at in partitions}
         with translated(f"offsets of {self._group}"):
             async with asyncio.timeout(CONNECT_S):
-                found = await self._consumer._coordinator.fetch_committed_offsets(list(names))
+                coordinator = self._consumer._coordinator
+                if coordinator is None:
+                    raise UnavailableError(f"offsets of {self._group}: expected a place in the group, got none yet")
+                found = await coordinator.fetch_committed_offsets(list(names))
         return {names[name]: Committed(offset=entry.offset, metadata=entry.metadata or "") for name, entry in found.items()}
 
     async def close(self) -> None:
-        await stopped(self._consumer.stop(), self._group)
+        if self._consumer is not None:
+            await stopped(self._consumer.stop(), self._group)
 
 
 async def scan(servers: str, run_name: str, topics: Sequence[Topic], *, follow: bool = False) -> AsyncIterator[Delivery[Any]]:

@@ -81,7 +81,7 @@ class Lane:
         try:
             while True:
                 try:
-                    await self._take_over()
+                    await together(self._take_over())
                     num_failures = 0
                     await together(self._read(), self._commit(), self._watch())
                 except (UnavailableError, FencedError) as error:

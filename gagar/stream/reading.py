@@ -9,9 +9,10 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from gagar.errors import GagarError, UnavailableError
+from gagar.errors import GagarError
 from gagar.stream.frontier import Frontier
 from gagar.stream.policy import Counters, Policy
+from gagar.stream.silence import Silence, behind
 from gagar.stream.spec import Topic
 from gagar.stream.transport import OutOfRangeError, Partition, RawRecord, Reader
 
@@ -46,11 +47,10 @@ class LaneReader:
         self._lane = lane
         self._reader = reader
         self._topics = {topic.name: topic for topic in topics}
-        self._policy = policy
         self._counters = counters
         self._frontiers: dict[Partition, Frontier] = {}
         self._held_back: dict[Partition, deque[RawRecord]] = {}
-        self._silent_s = 0.0
+        self._silence = Silence(lane, policy.silence_s)
 
     async def start(self, at: Partition, frontier: Frontier) -> None:
         """Reading begins after what the frontier knows as delivered."""
@@ -60,7 +60,7 @@ class LaneReader:
 
     def lagging(self) -> list[Partition]:
         """Partitions not read up to their ends, but for those held back."""
-        return [at for at, held in self._held_back.items() if not held and not self._reader.is_caught_up(at)]
+        return behind(self._reader, [at for at, held in self._held_back.items() if not held])
 
     async def poll(self, wait_s: float, max_records: int) -> list[RawRecord]:
         """The next records due, within `wait_s`."""
@@ -70,7 +70,7 @@ class LaneReader:
         if not due:  # what has been delivered to a frontier must not be lost in a failing fetch
             started = time.monotonic()
             await self._fetch(wait_s, due, max_records)
-            self._check_silence(time.monotonic() - started, due)
+            self._silence.note(time.monotonic() - started, is_behind=bool(self.lagging()), num_records=len(due))
         return due
 
     async def close(self) -> None:
@@ -120,9 +120,3 @@ class LaneReader:
         self._counters.missing += report_missing(self._lane, self._topics[at.topic], error, num_missing)
         frontier.advance(error.earliest)
         await self._reader.seek(at, error.earliest)
-
-    def _check_silence(self, waited_s: float, due: list[RawRecord]) -> None:
-        """The watchdog of a reader that died without a word."""
-        self._silent_s = self._silent_s + waited_s if not due and self.lagging() else 0.0
-        if self._silent_s > self._policy.silence_s:
-            raise UnavailableError(f"{self._lane}: expected an answer within {self._policy.silence_s:g} s, got none")

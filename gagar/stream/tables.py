@@ -6,6 +6,7 @@ position is kept. A record that cannot be read is counted and left out: a table 
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from gagar.errors import BadRecordError, UnavailableError
 from gagar.records import Record
 from gagar.stream.policy import Policy
 from gagar.stream.routing import to_delivery
+from gagar.stream.silence import Silence, behind
 from gagar.stream.spec import Topic
 from gagar.stream.transport import OutOfRangeError, Partition, RawRecord, Reader, Transport
 
@@ -41,6 +43,7 @@ class TableFollower:
         self._policy = policy
         self._reader: Reader | None = None
         self._positions: dict[Partition, int | None] = {}
+        self._silence = Silence(f"tables of {stage}", policy.silence_s)
         self._num_failures = 0
 
     async def load(self) -> None:
@@ -85,7 +88,7 @@ class TableFollower:
         return self._reader
 
     async def _poll(self) -> None:
-        reader = await self._opened()
+        reader, started = await self._opened(), time.monotonic()
         try:
             records = await reader.poll(1.0, POLL_RECORDS)
         except OutOfRangeError as error:
@@ -98,6 +101,8 @@ class TableFollower:
             self._take(raw)
         for at in self._positions:
             self._positions[at] = reader.position(at)
+        is_behind = bool(behind(reader, self._positions))
+        self._silence.note(time.monotonic() - started, is_behind=is_behind, num_records=len(records))
 
     def _take(self, raw: RawRecord) -> None:
         if raw.value is None:

@@ -1,13 +1,37 @@
-"""Tasks that belong together: the first failure ends all of them."""
+"""Tasks that belong together: the first failure ends all of them.
+
+A cancellation that nobody here asked for (a client's own task was cancelled, and its futures with it) is a failure too: else
+the task that met it would be gone without a word.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from gagar.errors import UnavailableError
+
+
+@contextmanager
+def told_of_cancellation(what: str) -> Iterator[None]:
+    """Turns a cancellation that this task was not asked for into an UnavailableError."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise UnavailableError(f"{what}: expected to go on, got cancelled from within") from error
+
+
+async def _watched(coroutine: Coroutine[Any, Any, None]) -> None:
+    with told_of_cancellation(getattr(coroutine, "__qualname__", repr(coroutine))):
+        await coroutine
 
 
 async def together(*coroutines: Coroutine[Any, Any, None]) -> None:
     """Runs all until all have returned; a failure cancels the others and is raised once they have ended."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    tasks = [asyncio.create_task(_watched(coroutine)) for coroutine in coroutines]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:

@@ -1,6 +1,7 @@
 """Lanes under failures of the log: whatever fails, and wherever a process dies, each input has its outputs once."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -217,3 +218,41 @@ async def test_outputs_that_wait_for_their_commit_are_bounded_in_bytes_and_a_lar
     async with Process(world, STAGE, handler, policy) as process:
         await process.until_finished(NUM)
     assert 1_300_000 < most < 4 * 1_301_000, "one of 1.3 MB for each of four lanes, however small the budget"
+
+
+async def test_a_handler_cancelled_from_within_is_a_bug_and_not_a_record_that_is_never_finished() -> None:
+    class Cancelled(Attempting):
+        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+            self.calls[delivery.key] += 1
+            raise asyncio.CancelledError
+
+    world = MemoryWorld()
+    await write(world, requests()[:1])
+    handler = Cancelled()
+    async with Process(world, STAGE, handler) as process:
+        await process.until_finished(1)
+    [letter] = await read(world, DEAD_LETTERS)
+    assert "CancelledError" in letter.record.error
+    assert handler.calls.total() == 3
+
+
+async def test_a_handler_that_blocks_the_loop_is_named_with_stage_record_and_line_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Blocking(Attempting):
+        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+            if delivery.key == "t-000007":
+                until = time.monotonic() + 0.4
+                while time.monotonic() < until:
+                    pass
+            return []
+
+    world = MemoryWorld()
+    await write(world, requests())
+    async with Process(world, STAGE, Blocking()) as process:
+        await process.until_finished(NUM)
+        [ref] = [d.ref for d in await read(world, REQUESTS) if d.key == "t-000007"]
+    [line] = [r.getMessage() for r in caplog.records if "event loop blocked" in r.message and str(ref) in r.message]
+    assert line.startswith("event loop blocked stage=under-test for_s=0.")
+    assert f"task=under-test {ref} at={__file__}:" in line
+    assert process.runtime.counters.blocked >= 1

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from gagar.errors import UnavailableError
 from gagar.stream.together import bounded, gathered, together, until
 
 
@@ -53,3 +54,14 @@ async def test_gathering_waits_for_all_however_they_end() -> None:
     asyncio.get_running_loop().call_soon(waiting.cancel)
     await gathered([failing(), waiting])
     assert ended == ["ended"]
+
+
+async def test_a_task_cancelled_from_within_ends_the_others_with_an_error() -> None:
+    async def cancelled_by_a_client() -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    async with asyncio.timeout(5):
+        with pytest.raises(UnavailableError, match=r"cancelled_by_a_client: expected to go on, got cancelled from within"):
+            await together(cancelled_by_a_client(), asyncio.Event().wait())  # type: ignore[arg-type]

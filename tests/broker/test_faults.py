@@ -1,0 +1,156 @@
+"""Faults that a stage must notice by itself: clients that die in silence, retention that overtakes, brokers that are mute."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from gagar.records import PolicyVersion, RolloutRequest
+from gagar.stream.handlers import Delivery, Output, References
+from gagar.stream.journal import LogJournal
+from tests.broker.stages import counts
+from tests.builders import make_request
+from tests.contract.world import (
+    DEAD_LETTERS,
+    FAST,
+    OUTCOMES,
+    TRAJECTORIES,
+    VERSIONS,
+    KafkaWorld,
+    Process,
+    make_stage,
+    make_trajectory,
+    write,
+)
+
+pytestmark = pytest.mark.broker
+
+IMPATIENT = msgspec.structs.replace(FAST, silence_s=1.0)
+FRESH_S = 5.0
+
+
+@pytest.fixture
+async def world(kafka_servers: str) -> KafkaWorld:
+    """An empty cluster."""
+    world = KafkaWorld(kafka_servers)
+    await asyncio.to_thread(world.create_topics)
+    return world
+
+
+class Worker:
+    """Answers each request; counts."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.observed: list[Any] = []
+
+    async def open(self, references: References) -> None: ...
+
+    def observe(self, record: Any, /) -> None:
+        self.observed.append(record)
+
+    async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+        self.calls[delivery.key] += 1
+        return [make_trajectory(delivery)]
+
+    async def close(self) -> None: ...
+
+
+def requests(count: int, prefix: str = "t") -> list[RolloutRequest]:
+    return [make_request(f"{prefix}-{number:06d}") for number in range(count)]
+
+
+def kill_fetcher(reader: Any) -> None:
+    """The client's fetching ends, and nobody is told."""
+    fetcher = reader._consumer._fetcher
+    for task in (fetcher._fetch_task, *fetcher._pending_tasks):
+        task.cancel()
+
+
+async def test_a_lane_whose_reader_dies_in_silence_opens_another(world: KafkaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gagar.stream.kafka.FRESH_S", 1.0)
+    await write(world, requests(20))
+    worker = Worker()
+    async with Process(world, make_stage("effect"), worker, IMPATIENT) as process:
+        await process.until_finished(20)
+        for lane in process.runtime.lanes.values():
+            kill_fetcher(lane._reader._reader)
+        await write(world, requests(20, "u"))
+        await process.until_finished(40)
+    assert set(worker.calls.values()) == {1}
+    assert process.runtime.counters.takeovers == 8
+    assert len(await counts(world, TRAJECTORIES)) == 40
+
+
+async def test_a_table_whose_reader_dies_in_silence_is_followed_on(world: KafkaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gagar.stream.kafka.FRESH_S", 1.0)
+    opened: list[Any] = []
+    worker = Worker()
+    process = Process(world, make_stage("effect", tables=(VERSIONS,)), worker, IMPATIENT)
+    open_reader = process.transport.open_reader
+
+    async def noted(partitions: Any, /, **options: Any) -> Any:
+        opened.append(await open_reader(partitions, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(process.transport, "open_reader", noted)
+    async with process:
+        await process.until(lambda: len(process.runtime.lanes) == 4)
+        kill_fetcher(opened[0])
+        await write(world, [PolicyVersion(run_id="r", version=1, step=1, location="x", checksum="y")])
+        await process.until(lambda: len(worker.observed) == 1)
+
+
+async def test_a_journal_whose_reader_dies_in_silence_reads_on(world: KafkaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gagar.stream.kafka.FRESH_S", 1.0)
+    stage = make_stage("learner", outputs=(OUTCOMES,), name="reader")
+    journal = LogJournal(stage, world.transport(), DEAD_LETTERS, IMPATIENT)
+    await journal.open()
+    await journal.seek({})
+    keys: Counter[str] = Counter()
+
+    async def read(count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(keys) < count:
+                keys.update(delivery.key for delivery in await journal.poll(0.2))
+
+    await write(world, requests(20))
+    await read(20)
+    kill_fetcher(journal._reader)
+    await write(world, requests(20, "u"))
+    await read(40)
+    assert set(keys.values()) == {1}
+    await journal.close()
+
+
+@pytest.mark.parametrize("task", ["_coordination_task", "_heartbeat_task"])
+async def test_a_membership_that_dies_in_silence_is_replaced_and_handlers_stay(world: KafkaWorld, task: str) -> None:
+    held = asyncio.Event()
+
+    class Holding(Worker):
+        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+            self.calls[delivery.key] += 1
+            await held.wait()
+            return [make_trajectory(delivery)]
+
+    await write(world, requests(20))
+    worker = Holding()
+    async with Process(world, make_stage("effect"), worker, IMPATIENT) as process:
+        await process.until(lambda: len(worker.calls) == 20)
+        membership = process.runtime._membership
+        dead = membership._consumer
+        getattr(dead._coordinator, task).cancel()
+        await process.until(lambda: membership._consumer is not dead and membership._is_settled)
+        assert len(process.runtime.lanes) == 4
+        assert set(worker.calls.values()) == {1}
+        assert process.runtime.counters.abandoned == 0
+        async with Process(world, make_stage("effect"), Worker(), IMPATIENT) as other:
+            await process.until(lambda: len(process.runtime.lanes) == 2 and len(other.runtime.lanes) == 2)
+        held.set()
+        await process.until(lambda: len(process.runtime.lanes) == 4)
+        await process.until(lambda: process.runtime.counters.finished + other.runtime.counters.finished == 20)
+    assert set((await counts(world, TRAJECTORIES)).values()) == {1}
+    assert len(await counts(world, TRAJECTORIES)) == 20
