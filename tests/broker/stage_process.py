@@ -14,12 +14,14 @@ from typing import Any
 
 from gagar.cli.serve import run_loop, run_stage
 from gagar.stream.handlers import Delivery, Linked, Output, References
+from tests.asking import make_sampler
 from tests.broker.deaths import arm
 from tests.contract.test_reducers import STAGE as REDUCER
 from tests.contract.test_reducers import Gathering
 from tests.contract.test_sources import STAGE as SOURCE
 from tests.contract.test_sources import Counting
 from tests.contract.world import make_run, make_stage, make_tokens, make_trajectory
+from topology.stages import SAMPLER
 
 TRANSFORM = make_stage("transform")
 EFFECT = make_stage("effect")
@@ -77,6 +79,8 @@ def main() -> None:
         "effect": (EFFECT, Attempting()),
         "reducer": (REDUCER, Gathering()),
         "source": (SOURCE, Counting(NUM_UNITS)),
+        "sampler": (SAMPLER, make_sampler()),
+        "waiting-source": (SOURCE, Counting(NUM_UNITS, ahead=5)),
     }[kind]
     run_loop(run_stage(stage, make_run(name, servers), handler))  # type: ignore[arg-type]
 

@@ -1,5 +1,11 @@
 """The sampler stage over admission: what the requests hold, and that a restart changes nothing."""
 
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from consumers.gatherer import Config as GathererConfig
@@ -7,7 +13,11 @@ from gagar.config import TrainingTable, convert
 from gagar.errors import ConfigError
 from gagar.records import RolloutRequest
 from producers.sampler import Config, Sampler
+from tests import asking
 from tests.builders import make_outcome, make_version
+from tests.contract.world import MemoryWorld, Process
+from tests.dying import Mortal, simulated
+from topology.stages import SAMPLER
 
 TRAINING = TrainingTable(
     group_size=4, groups_per_step=2, max_staleness=1, evaluation_group_size=3, rollout_deadline_s=60.0, evaluate_every=2
@@ -133,3 +143,41 @@ def test_unknown_keys_of_the_tables_are_refused() -> None:
         convert("sampler", {"speed": 1}, Config)
     with pytest.raises(ConfigError, match=r"gatherer.grace_s: expected 0 or more, at most .* got -1"):
         convert("gatherer", {"grace_s": -1}, GathererConfig)
+
+
+async def run_of(deaths: Sequence[int]) -> tuple[list[Any], list[int]]:
+    """Everything that is asked for in a run whose sampler dies at these points, in one life after the other; and how many
+    points each life had."""
+    world, num_points = MemoryWorld(1), []
+    log = asking.InstantLog(world.log)
+    rest = asyncio.create_task(asking.Rest(log).run())
+    for at in (*deaths, 0):
+        process, mortal = Process(world, SAMPLER, asking.make_sampler()), Mortal(at)
+        mortal.transport = process.transport  # type: ignore[assignment]
+        async with asyncio.timeout(300.0):
+            with mortal.lives(asyncio.get_running_loop()):
+                running = asyncio.create_task(process.runtime.run(asyncio.Event()))
+                while not mortal.is_dead and not running.done():
+                    await asyncio.sleep(0.01)
+            await mortal.buried()
+        num_points.append(mortal.num_points)
+        if running.done() and not running.cancelled():
+            running.result()
+            break
+    await rest
+    return asking.facts(await log.requested()), num_points
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # its caller was killed
+def test_a_sampler_that_dies_again_and_again_asks_as_one_that_never_did(caplog: pytest.LogCaptureFixture) -> None:
+    """At points spread over the whole run, while outcomes and versions come and a learner goes back to a checkpoint."""
+    caplog.set_level(logging.CRITICAL)
+    with simulated() as runner:
+        expected, [num_points] = runner.run(run_of([]))
+        num_groups = len({group_id for group_id, *_ in expected})
+        assert num_groups == 3 * len(asking.HELDOUT) + 2 * (asking.TRAINING.num_steps + asking.TRAINING.max_staleness)
+        chance = random.Random(0)
+        for first in range(1, num_points, max(1, num_points // 60)):
+            deaths = [first, *(chance.randint(1, num_points // 3) for _ in range(3))]
+            found, _ = runner.run(run_of(deaths))
+            assert found == expected, f"died at points {deaths}"
