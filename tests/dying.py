@@ -11,7 +11,7 @@ import inspect
 import selectors
 import textwrap
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -103,7 +103,7 @@ class Mortal:
         if getattr(coroutine, "__qualname__", "").startswith("MemoryGroup."):
             return asyncio.Task(coroutine, loop=loop, **named)  # the group's coordinator is not part of the process
         task = asyncio.Task(self._mortal(coroutine), loop=loop, **named)
-        task.add_done_callback(lambda _: coroutine.close())  # one that is cancelled before its first step
+        task.add_done_callback(lambda _: discard(coroutine))
         self._tasks.append(task)
         return task
 
@@ -132,6 +132,16 @@ class Mortal:
                 proceed, value = coroutine.throw, asyncio.CancelledError()
 
 
+def discard(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Closes a coroutine, and if it never began, those that it was given: nobody will await them."""
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        for value in coroutine.cr_frame.f_locals.values():  # type: ignore[attr-defined]
+            for given in value if isinstance(value, tuple) else (value,):
+                if inspect.iscoroutine(given):
+                    discard(given)
+    coroutine.close()
+
+
 def places(waiting: Any) -> Iterator[Place]:
     """The lines at which a coroutine that waits stands, from the outermost call to the innermost."""
     while waiting is not None:
@@ -141,14 +151,26 @@ def places(waiting: Any) -> Iterator[Place]:
         waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
 
 
-def never_waited_at(function: Callable[..., Any], waited_at: set[Place]) -> list[tuple[str, str]]:
-    """The awaits in `function` that are not among `waited_at`: where, and what is awaited."""
+def never_waited_at(owners: Sequence[Any], waited_at: set[Place], elsewhere: set[str]) -> list[str]:
+    """The awaits in classes and modules that are not among `waited_at`, as `function: what is awaited`.
+
+    Left out are those that `elsewhere` names, and all of the functions that it names.
+    """
+    functions = [
+        function
+        for owner in owners
+        for function in vars(owner).values()
+        if inspect.iscoroutinefunction(function) and function.__module__ == getattr(owner, "__module__", owner.__name__)
+    ]
+    missing = [entry for f in functions if f.__qualname__ not in elsewhere for entry in _never_waited_at(f, waited_at)]
+    return [entry for entry in missing if entry not in elsewhere]
+
+
+def _never_waited_at(function: Callable[..., Any], waited_at: set[Place]) -> Iterator[str]:
     source, first = inspect.getsourcelines(function)
     filename = inspect.getsourcefile(function) or ""
-    missing = []
     for node in ast.walk(ast.parse(textwrap.dedent("".join(source)))):
         if isinstance(node, ast.Await):
             lines = range(node.lineno + first - 1, (node.end_lineno or node.lineno) + first)
             if not any((filename, line) in waited_at for line in lines):
-                missing.append((f"{filename}:{lines[0]}", ast.unparse(node.value)))
-    return missing
+                yield f"{function.__qualname__}: {ast.unparse(node.value)}"

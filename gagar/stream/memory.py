@@ -321,7 +321,8 @@ class MemoryReader:
         await moment()
         return {at: self._log.partitions[at].last_stable for at in self._partitions}
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        await moment()
 
     def _read(self, max_records: int) -> list[RawRecord]:
         records: list[RawRecord] = []

@@ -53,6 +53,17 @@ class Attempting:
     async def close(self) -> None: ...
 
 
+class Holding(Attempting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.release = asyncio.Event()
+
+    async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+        self.calls[delivery.key] += 1
+        await self.release.wait()
+        return []
+
+
 def requests() -> list[RolloutRequest]:
     return [make_request(f"t-{number:06d}", seed=number) for number in range(NUM)]
 
@@ -153,16 +164,6 @@ async def test_offsets_of_another_program_stop_the_stage() -> None:
 
 
 async def test_no_more_than_the_window_is_in_work_and_reading_goes_on_when_there_is_room() -> None:
-    class Holding(Attempting):
-        def __init__(self) -> None:
-            super().__init__()
-            self.release = asyncio.Event()
-
-        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
-            self.calls[delivery.key] += 1
-            await self.release.wait()
-            return []
-
     world = MemoryWorld()
     await write(world, [make_request("t-000001", seed=number) for number in range(200)])
     handler = Holding()
@@ -256,3 +257,57 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_stage_record_and_lin
     assert line.startswith("event loop blocked stage=under-test for_s=0.")
     assert f"task=under-test {ref} at={__file__}:" in line
     assert process.runtime.counters.blocked >= 1
+
+
+async def test_a_plain_output_that_the_log_refuses_is_noticed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    append = world.log.append
+
+    def picky(send: Any, *args: Any, **kwargs: Any) -> Any:
+        if send.topic == TRAJECTORIES.name and send.key == b"t-000007":
+            raise RefusedError("trajectories: expected less, got more")
+        return append(send, *args, **kwargs)
+
+    monkeypatch.setattr(world.log, "append", picky)
+    async with Process(world, make_stage("transform"), lambda request: [make_trajectory(request)]) as process:
+        await process.until_finished(NUM)
+    assert [letter.key for letter in await read(world, DEAD_LETTERS)] == ["t-000007"]
+    assert len(await read(world, TRAJECTORIES)) == NUM - 1
+
+
+async def test_a_process_that_lost_its_place_without_knowing_starts_no_producer() -> None:
+    world = MemoryWorld()
+    sleeper, handler = Holding(), Attempting()
+    await write(world, requests())
+    async with Process(world, STAGE, sleeper) as old:
+        await old.until(lambda: len(sleeper.calls) == NUM)
+        world.log.group(STAGE.name).remove(old.transport)  # type: ignore[arg-type]
+        async with Process(world, STAGE, handler) as new:
+            await new.until_finished(NUM)
+            sleeper.release.set()
+            await old.until(lambda: all(lane._producer is None for lane in old.runtime.lanes.values()))
+            await write(world, [make_request(f"u-{number:06d}") for number in range(NUM)])
+            await new.until_finished(2 * NUM)
+    assert (old.runtime.counters.takeovers, new.runtime.counters.takeovers) == (4, 4)
+
+
+async def test_what_has_finished_is_committed_before_the_group_is_divided_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    original, release = MemoryProducer.commit, asyncio.Event()
+
+    async def commit(self: MemoryProducer, *args: Any) -> None:
+        await release.wait()
+        await original(self, *args)
+
+    monkeypatch.setattr(MemoryProducer, "commit", commit)
+    async with Process(world, STAGE, Attempting()) as one:
+        await one.until(lambda: sum(len(lane.queue) for lane in one.runtime.lanes.values()) == NUM)
+        async with Process(world, STAGE, Attempting()) as two:
+            for _ in range(50):
+                await asyncio.sleep(0)
+            release.set()
+            await two.until(lambda: len(two.runtime.lanes) == 2)
+            await one.until_finished(NUM)
+    assert (one.runtime.counters.abandoned, two.runtime.counters.delivered) == (0, 0)
