@@ -40,10 +40,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     dead_share_of: int = 256
     revoke_s: float = 2.0
     """For committing what is finished before the group is divided anew."""
-    drain_s: float = 5.0
+    drain_s: float = 4.0
     """For handlers to finish at a shutdown; then their work is abandoned."""
-    close_s: float = 3.0
-    """For everything else at a shutdown."""
+    close_s: float = 2.5
+    """For connections at a shutdown, and again for the handler's own; with `drain_s` and the transport's end it stays below
+    the exit by force."""
     silence_s: float = 45.0
     """A reader that got no answer from the log for so long is opened anew."""
     tick_s: float = 0.25

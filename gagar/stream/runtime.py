@@ -49,6 +49,7 @@ class StageRuntime:
         self._budget = Budget(self._policy.max_bytes, self.lanes)
         self._context = LaneContext(stage, transport, self._router, self._policy, self.counters, limits, self._budget)
         self._membership: Membership | None = None
+        self._tables: TableFollower | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._broken: asyncio.Future[None] | None = None
         self._is_stopping = False
@@ -62,8 +63,9 @@ class StageRuntime:
         monitor = LoopMonitor(self._stage.name, self.counters)
         monitor.start()
         try:
-            tables = await self._open_handler(references)
-            await self._serve(stop, tables)
+            await until(stop, self._open_handler(references))
+            if not stop.is_set():
+                await self._serve(stop)
         finally:
             monitor.stop()
             await self._close(references)
@@ -84,30 +86,29 @@ class StageRuntime:
             self._start(number)
         log.info("partitions assigned stage=%s numbers=%s", self._stage.name, sorted(numbers))
 
-    async def _open_handler(self, references: LogReferences) -> TableFollower | None:
+    async def _open_handler(self, references: LogReferences) -> None:
         if self._stage.kind != "effect":
-            return None
+            return
         effect: Effect = self._handler  # type: ignore[assignment]
-        tables = TableFollower(self._stage.name, self._transport, self._stage.tables, effect.observe, self._policy)
-        await tables.load()
+        self._tables = TableFollower(self._stage.name, self._transport, self._stage.tables, effect.observe, self._policy)
+        await self._tables.load()
         await effect.open(references)
         self._is_open = True
-        return tables
 
-    async def _serve(self, stop: asyncio.Event, tables: TableFollower | None) -> None:
+    async def _serve(self, stop: asyncio.Event) -> None:
         membership = self._transport.join(self._stage.name, self._stage.inputs, self)
         self._membership = membership
         try:
             coroutines = [membership.run(), self._watch(), report(self._stage.name, self.counters)]
-            if tables is not None:
-                coroutines.append(tables.follow())
+            if self._tables is not None:
+                coroutines.append(self._tables.follow())
             await until(stop, together(*coroutines))
             await self._drain()
         finally:
             self._is_stopping = True
             for number in list(self.lanes):
                 self._abandon(number)
-            ends = [*self._tasks.values(), membership.close(), *([tables.close()] if tables is not None else [])]
+            ends = [*self._tasks.values(), membership.close()]
             if not await bounded(gathered(ends), self._policy.close_s):
                 log.warning("stopped before all connections had closed stage=%s", self._stage.name)
 
@@ -152,7 +153,8 @@ class StageRuntime:
             effect: Effect = self._handler  # type: ignore[assignment]
             if not await bounded(effect.close(), self._policy.close_s):
                 log.warning("handler did not close in time stage=%s", self._stage.name)
-        await bounded(references.close(), 1.0)
+        closing = [references.close(), *([self._tables.close()] if self._tables is not None else [])]
+        await bounded(gathered(closing), 1.0)
         log.info("stage ended stage=%s %s", self._stage.name, self.counters.line())
 
     def _make_work(self, lane: Lane) -> Work:

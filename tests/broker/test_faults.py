@@ -1,17 +1,24 @@
 """Faults that a stage must notice by itself: clients that die in silence, retention that overtakes, brokers that are mute."""
 
 import asyncio
+import contextlib
+import os
+import signal
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from gagar.broker.address import running_state
+from gagar.broker.local import broker, stop_broker
 from gagar.records import PolicyVersion, RolloutRequest
 from gagar.stream.handlers import Delivery, Output, References
 from gagar.stream.journal import LogJournal
-from tests.broker.stages import counts
+from tests.broker.stages import StageProcess, counts, stage_process, until_count
 from tests.builders import make_request
 from tests.contract.world import (
     DEAD_LETTERS,
@@ -25,6 +32,7 @@ from tests.contract.world import (
     make_trajectory,
     write,
 )
+from tests.contract.world import TOPICS as WORLD_TOPICS
 
 pytestmark = pytest.mark.broker
 
@@ -154,3 +162,76 @@ async def test_a_membership_that_dies_in_silence_is_replaced_and_handlers_stay(w
         await process.until(lambda: process.runtime.counters.finished + other.runtime.counters.finished == 20)
     assert set((await counts(world, TRAJECTORIES)).values()) == {1}
     assert len(await counts(world, TRAJECTORIES)) == 20
+
+
+class TestOwnBroker:
+    """With a broker that is taken away from every kind of stage at once."""
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Iterator[Path]:
+        with broker(tmp_path / "broker"):
+            yield tmp_path / "broker"
+
+    @pytest.mark.parametrize("fate", ["stopped", "mute"])
+    async def test_sigterm_ends_every_kind_of_stage_in_time_without_an_answer(
+        self, directory: Path, tmp_path: Path, fate: str
+    ) -> None:
+        state = running_state(directory)
+        assert state is not None
+        world, other = KafkaWorld(state.address), KafkaWorld(state.address)
+        await asyncio.to_thread(world.create_topics)
+        await asyncio.to_thread(other.create_topics)  # the stages of two kinds bear the same name
+        await asyncio.to_thread(create_learner_topics, world)
+        await write(world, requests(100))
+        worlds = {"effect": world, "waiting-source": world, "learner": world, "reducer": other}
+        async with contextlib.AsyncExitStack() as stack:
+            stages = {
+                kind: await stack.enter_async_context(stage_process(its, kind, folder(tmp_path, kind), handle_s=2.0))
+                for kind, its in worlds.items()
+            }
+            await until_count(world, TRAJECTORIES, 50)
+            async with asyncio.timeout(60):
+                while not all(is_at_work(stage) for stage in stages.values()):
+                    await asyncio.sleep(0.2)
+            if fate == "mute":
+                os.kill(state.pid, signal.SIGSTOP)
+            else:
+                await asyncio.to_thread(stop_broker, directory)
+            try:
+                await asyncio.sleep(1.0)
+                began = time.monotonic()
+                for stage in stages.values():
+                    stage.send(signal.SIGTERM)
+                ends = await asyncio.gather(*(ended_after(stage, began) for stage in stages.values()))
+            finally:
+                if fate == "mute":
+                    os.kill(state.pid, signal.SIGCONT)
+        took = dict(zip(stages, ends, strict=True))
+        assert all(code == 0 and seconds < 15 for code, seconds in ends), took
+
+
+def create_learner_topics(world: KafkaWorld) -> None:
+    """Those of the topology that the small world lacks."""
+    from gagar.stream.admin import Admin
+    from tests.contract.world import make_run
+    from topology.topics import TOPICS
+
+    there = {topic.name for topic in WORLD_TOPICS}
+    with Admin(world.servers) as admin:
+        admin.apply(make_run(world.name), [topic for topic in TOPICS if topic.name not in there])
+
+
+def is_at_work(stage: StageProcess) -> bool:
+    text = stage.log.read_text()
+    return any(words in text for words in ("lane taken over", "source took its place", "learner started"))
+
+
+async def ended_after(stage: StageProcess, began: float) -> tuple[int, float]:
+    """Exit code and seconds."""
+    code = await stage.ended(20)
+    return code, time.monotonic() - began
+
+
+def folder(tmp_path: Path, kind: str) -> Path:
+    (tmp_path / kind).mkdir()
+    return tmp_path / kind
