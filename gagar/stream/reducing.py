@@ -4,9 +4,9 @@ In: deliveries of all inputs, in any interleaving. Out: units that hold all inpu
 memory only; after a crash or a lost producer the unfinished inputs are delivered again and it is built anew.
 
 Stream time: the wall clock once all inputs are read up to their last stable offsets, else the time of the last record read
-from the input that lags most; it never goes back. An input whose span is full cannot be read on and is left out: only the
-clock can close what fills it. Groups whose records retention has taken away end by their deadline, as far as any of their
-requests is still there.
+from the input that lags most; it never goes back, unless what is unfinished is read again. An input whose span is full
+cannot be read on and is left out: only the clock can close what fills it. Groups whose records retention has taken away end
+by their deadline, as far as any of their requests is still there.
 """
 
 import heapq
@@ -57,6 +57,12 @@ class StreamTime:
     def note(self, raw: RawRecord) -> None:
         """A record was read."""
         self._last_read[raw.at] = raw.time
+
+    def begin_again(self) -> None:
+        """All that is unfinished will be read again, and is judged by its own time again: else what had closed in time and was
+        not committed would expire before its last record is back."""
+        self._last_read.clear()
+        self._now = 0.0
 
     def now(self, lagging: Iterable[Partition]) -> float:
         """Stream time, given the inputs that are not read up to their ends."""
@@ -130,6 +136,7 @@ class ReducerWork:
         num_spots = sum(len(entry.spots) for entry in self._open.values())
         self._open.clear()
         self._timers.clear()
+        self._clock.begin_again()
         return num_spots
 
     async def drain(self) -> None:
