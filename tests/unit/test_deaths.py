@@ -88,11 +88,11 @@ async def nothing(world: MemoryWorld) -> None: ...
 
 
 CASES = {
-    "source": Case(stage=SOURCE, make_handler=lambda: Counting(NUM_UNITS), prepare=nothing, num_records=6, least=90),
+    "source": Case(stage=SOURCE, make_handler=lambda: Counting(NUM_UNITS), prepare=nothing, num_records=6, least=80),
     "transform": Case(
-        stage=make_stage("transform"), make_handler=lambda: to_trajectory, prepare=ask, num_records=11, least=130
+        stage=make_stage("transform"), make_handler=lambda: to_trajectory, prepare=ask, num_records=11, least=120
     ),
-    "effect": Case(stage=make_stage("effect"), make_handler=Attempting, prepare=ask, num_records=16, least=200),
+    "effect": Case(stage=make_stage("effect"), make_handler=Attempting, prepare=ask, num_records=16, least=150),
     "reducer": Case(stage=REDUCER, make_handler=Gathering, prepare=ask_and_judge, num_records=20, least=120),
 }
 PATH = (Lane, LaneReader, SourceRuntime, committing)
@@ -152,8 +152,8 @@ async def end_of(case: Case, deaths: Sequence[int], last: Mortal) -> tuple[Any, 
     """What is in the log after a life for each death and one, `last`, that ends its work."""
     world = MemoryWorld(NUM_PARTITIONS)
     await case.prepare(world)
-    for call in ("answer", "lost answer"):
-        world.log.faults[call] = [UnavailableError(f"{call}: expected one, got none") for _ in range(3)]
+    for call, count in (("answer", 2), ("lost answer", 1)):
+        world.log.faults[call] = [UnavailableError(f"{call}: expected one, got none") for _ in range(count)]
     for at in deaths:
         await live(case, world, Mortal(at))
     await live(case, world, last)
