@@ -17,9 +17,21 @@ from tests.mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("gagar", "topology", "producers", "consumers", "tests", "pyproject.toml", "README.md", "ARCHITECTURE.md")
-UNIT = ("deaths", "learner_deaths", "lane", "frontier", "units", "reading", "reducing", "grouping", "memory", "learner_queue")
+UNIT = (
+    "deaths",
+    "learner_deaths",
+    "lane",
+    "frontier",
+    "units",
+    "reading",
+    "reducing",
+    "grouping",
+    "memory",
+    "learner_queue",
+    "sourcing",
+)
 CONTRACT = ("effects", "reducers", "sources", "journals")
-MAX_FAILURES = 5
+MAX_FAILURES = 3
 LIMIT_S = 120.0
 
 

@@ -45,11 +45,11 @@ MUTANTS = (
         "a journal fences before it reads its dead letters",
         "gagar/stream/journal.py",
         '        self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)\n'
-        "        self._reader = await self._transport.open_reader(await partitions_of(self._transport, self._stage.inputs))\n"
+        "        await self._open_reader()\n"
         "        async for letter in scan_transport(self._transport, [self._dead_letters]):\n"
         "            if letter.record.stage == self._stage.name:\n"
         "                self._dead.add(letter.record.source)\n",
-        "        self._reader = await self._transport.open_reader(await partitions_of(self._transport, self._stage.inputs))\n"
+        "        await self._open_reader()\n"
         "        async for letter in scan_transport(self._transport, [self._dead_letters]):\n"
         "            if letter.record.stage == self._stage.name:\n"
         "                self._dead.add(letter.record.source)\n"
@@ -76,10 +76,11 @@ MUTANTS = (
     Mutant(
         "a group's inputs are one unit",
         "gagar/stream/reducing.py",
-        "            self._lane.finish(Unit(inputs=tuple(entry.spots), outputs=outputs, source=entry.source))\n",
-        "            for spot in entry.spots[:-1]:\n"
-        "                self._lane.finish(Unit(inputs=(spot,), source=entry.source))\n"
-        "            self._lane.finish(Unit(inputs=(entry.spots[-1],), outputs=outputs, source=entry.source))\n",
+        "            self._lane.finish(self._closed(entry, reduced))\n",
+        "            unit = self._closed(entry, reduced)\n"
+        "            for spot in unit.inputs[:-1]:\n"
+        "                self._lane.finish(Unit(inputs=(spot,), source=unit.source))\n"
+        "            self._lane.finish(Unit(inputs=unit.inputs[-1:], outputs=unit.outputs, source=unit.source))\n",
     ),
     Mutant(
         "outputs and offsets are one transaction",
@@ -107,10 +108,8 @@ MUTANTS = (
     Mutant(
         "a lane's producer is built anew after an error",
         "gagar/stream/lane.py",
-        "                    await self._take_over()\n                    num_failures",
-        "                    if self._producer is None:\n"
-        "                        await self._take_over()\n"
-        "                    num_failures",
+        "                    await together(self._take_over())\n",
+        "                    if self._producer is None:\n                        await together(self._take_over())\n",
     ),
     Mutant(
         "a source's producer is built anew after an error",
@@ -222,9 +221,9 @@ MUTANTS = (
     ),
     Mutant(
         "a learner's new run names the one that it continues",
-        "consumers/learner/rank.py",
-        "        return continued(run_id, base.lineage, base.run_id, base.step)\n",
-        "        return RunIdentity(run_id=run_id)\n",
+        "consumers/learner/facts.py",
+        "lineage=[*base.lineage, LineageEntry(run_id=base.run_id, last_step=base.step)])\n",
+        "lineage=[])\n",
     ),
     Mutant(
         "a learner trains the batches of the abandoned steps again",
