@@ -1,8 +1,10 @@
 """The in-memory log keeps the rules that the runtime relies on."""
 
+import asyncio
+
 import pytest
 
-from gagar.errors import FencedError
+from gagar.errors import FencedError, UnavailableError
 from gagar.stream.memory import MemoryLog, MemoryTransport
 from gagar.stream.memory_group import MemoryGroup, MemoryMembership
 from gagar.stream.transport import Committed, OutOfRangeError, Partition, Send
@@ -45,6 +47,42 @@ async def test_a_new_producer_aborts_and_fences_the_old_one() -> None:
     await reader.seek(AT, None)
     assert [raw.offset for raw in await reader.poll(0, 10)] == [2]
     assert not transport.log.group("g").offsets
+
+
+async def test_a_commit_that_was_decided_when_its_process_died_is_visible_once_a_successor_has_started() -> None:
+    log = MemoryLog(TOPICS)
+    dying, living = MemoryTransport(log), MemoryTransport(log)
+    producer = await dying.start_producer("id", TOPICS)
+    await producer.begin()
+    await (await producer.send(SEND))
+    committing = asyncio.create_task(producer.commit("g", {AT: Committed(offset=1)}))
+    while log.open["id"].decision is None:
+        await asyncio.sleep(0)
+    dying.kill()
+    with pytest.raises(UnavailableError, match="got killed"):
+        await committing
+    reader = await living.open_reader([AT])
+    await reader.seek(AT, None)
+    assert not log.group("g").offsets
+    assert (await reader.ends())[AT] == 0
+    await living.start_producer("id", TOPICS)
+    assert log.group("g").offsets == {AT: Committed(offset=1)}
+    assert [raw.offset for raw in await reader.poll(0, 10)] == [0]
+
+
+async def test_a_transaction_commits_without_a_batch_that_was_refused_and_its_producer_is_of_no_more_use() -> None:
+    log = MemoryLog(TOPICS)
+    producer = await MemoryTransport(log).start_producer("id", TOPICS)
+    log.faults["answer"] = [UnavailableError("answer: expected one, got none")]
+    await producer.begin()
+    refused, written = await producer.send(SEND), await producer.send(SEND)
+    with pytest.raises(UnavailableError):
+        await refused
+    assert (await written).offset == 0
+    await producer.commit("g", {AT: Committed(offset=1)})
+    assert log.group("g").offsets == {AT: Committed(offset=1)}
+    with pytest.raises(AssertionError, match="after an error a producer is dead"):
+        await producer.begin()
 
 
 async def test_an_offset_that_is_gone_is_out_of_range() -> None:
