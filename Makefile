@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench chaos clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,12 @@ check: $(STAMP)
 # PART=verdict, engine or stream; without, all of them.
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(PART)
+
+# The whole stream under fire, against the same undisturbed; GROUPS from 100 on.
+GROUPS ?= 500
+SEED ?= 1
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos --groups $(GROUPS) --seed $(SEED)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -8,16 +8,19 @@ import logging
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 
 import click
 import msgspec
 
 from gagar.broker.local import broker
+from tests.chaos.events import Arena, fire
 from tests.chaos.fate import MIN_GROUPS
 from tests.chaos.plan import Plan
 from tests.chaos.report import Report
-from tests.chaos.running import Course, run_once
+from tests.chaos.running import Log, run_once
+from tests.chaos.slots import Slot
 
 CALM_LOSSY_S = 40.0
 FIRE_LOSSY_S = 75.0
@@ -26,8 +29,12 @@ FIRE_AT_LEAST_S = 100.0
 """So long groups are asked for, that every kind of event has its turn."""
 
 
+UNPACED = 1e9
+
+
 async def run(servers: str, directory: Path, num_groups: int, seed: int) -> Report:
     """Both runs."""
+    began = time.monotonic()
     patience_s = 300.0 + 0.12 * num_groups
 
     def plan(name: str, lossy_deadline_s: float, groups_per_s: float) -> Plan:
@@ -42,9 +49,14 @@ async def run(servers: str, directory: Path, num_groups: int, seed: int) -> Repo
             started_at=time.time(),
         )
 
-    calm = await run_once(plan("calm", CALM_LOSSY_S, 1e9), directory, patience_s)
-    fire = None
-    return Report(calm=calm, fire=fire)
+    calm = await run_once(plan("calm", CALM_LOSSY_S, UNPACED), directory, patience_s)
+    burning = plan("fire", FIRE_LOSSY_S, num_groups / FIRE_AT_LEAST_S)
+
+    def fire_at(stages: Mapping[str, Slot], log: Log) -> Coroutine[None, None, None]:
+        return fire(Arena(burning, directory, stages, log))
+
+    under_fire = await run_once(burning, directory, patience_s, fire_at)
+    return Report(calm=calm, fire=under_fire, duration_s=time.monotonic() - began)
 
 
 @click.command()
@@ -54,12 +66,14 @@ async def run(servers: str, directory: Path, num_groups: int, seed: int) -> Repo
 def main(num_groups: int, seed: int, keep: Path | None) -> None:
     """Runs the whole stream twice with the same seed, undisturbed and under fire, and judges both."""
     logging.basicConfig(level=logging.ERROR)
-    began = time.monotonic()
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every moment without the broker
     with tempfile.TemporaryDirectory(prefix="gagar-chaos-") as name:
         directory = keep or Path(name)
         with broker(directory) as state:
             report = asyncio.run(run(state.address, directory, num_groups, seed))
-    click.echo(report)
+    click.echo(f"{report}\n")
+    click.echo(msgspec.json.encode(report.figures).decode())
+    sys.exit(1 if report.faults else 0)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Facts(msgspec.Struct, kw_only=True):
     """Runs of the learner."""
     doubled: list[str] = []
     """Records that are there more than once."""
-    letters: Counter[Letter] = Counter()
+    letters: Counter[Letter] = msgspec.field(default_factory=Counter)
     requests: dict[str, str] = {}
     """By group and sample, digest of what was asked: task and seed."""
     advantages: dict[str, str] = {}

@@ -18,8 +18,10 @@ from gagar.records import DropReason, OutcomeKind, PatchMeasures, VerdictStatus
 
 GROUP_SIZE = 4
 MIXED_SHARE = 0.65
+BROKEN_SHARE = 0.03
+"""Of groups: the infrastructure fails all members but one."""
 INVALID_SHARE = 0.04
-"""Of all members: an infrastructure failure."""
+"""Of the members of all others."""
 PER_KIND = 2
 """Groups for each kind of poison."""
 EARLY_SHARE = 0.6
@@ -27,9 +29,11 @@ EARLY_SHARE = 0.6
 NUM_EVALUATIONS = 12
 MIN_GROUPS = 100
 
-Act = Literal["garbage", "bug", "oversized", "refused"]
-"""garbage: bytes that are no record, on a topic. bug: a stage's handler raises, each time. oversized: an output that the
-runtime itself finds too large. refused: one that passes its check, and the broker refuses it in the transaction."""
+Loses = Literal["member", "group", "tokens"]
+Act = Literal["garbage", "sentinel", "bug", "oversized", "refused"]
+"""garbage: bytes that are no record, on a topic. sentinel: tokens with log-probabilities that are none. bug: a stage's handler
+raises, each time. oversized: an output that the runtime itself finds too large. refused: one that passes its check, and the
+broker refuses it in the transaction."""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +44,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """The topic whose record is spoilt; of a bug the stage."""
     rejected_by: tuple[str, ...] = ()
     """Stages that write a dead letter for it; none if the learner finds the tokens unusable."""
-    loses: Literal["member", "group", "tokens"]
+    loses: Loses
     """member: its group misses it until the deadline. group: it ends as dead_letter at once. tokens: it ends as lost, at the
     learner."""
 
@@ -56,10 +60,11 @@ def _kinds() -> Iterator[Kind]:
         "advantages": ("advantage-publisher", "learner"),
     }
     yield Kind(act="garbage", place="rollout-requests", rejected_by=("rollout-worker", "gatherer"), loses="member")
-    yield Kind(act="garbage", place="trajectory-tokens", loses="tokens")
-    for act in ("oversized", "refused"):
-        yield Kind(act=act, place="trajectory-tokens", rejected_by=("rollout-worker",), loses="member")
-    for loses, topics in (("member", members), ("group", groups)):
+    yield Kind(act="sentinel", place="trajectory-tokens", loses="tokens")
+    yield Kind(act="oversized", place="trajectory-tokens", rejected_by=("rollout-worker",), loses="member")
+    yield Kind(act="refused", place="trajectory-tokens", rejected_by=("rollout-worker",), loses="member")
+    by_loss: tuple[tuple[Loses, dict[str, tuple[str, str]]], ...] = (("member", members), ("group", groups))
+    for loses, topics in by_loss:
         for topic, (writer, reader) in topics.items():
             yield Kind(act="garbage", place=topic, rejected_by=(reader,), loses=loses)
             yield Kind(act="oversized", place=topic, rejected_by=(writer,), loses=loses)
@@ -236,6 +241,8 @@ def _members(chance: random.Random, *, must_be_mixed: bool) -> tuple[Member, ...
     else:
         statuses = [chance.choice(("passed", "failed"))] * GROUP_SIZE
     if not must_be_mixed:
+        is_broken = chance.random() < BROKEN_SHARE
+        statuses = ["invalid" if index and is_broken else status for index, status in enumerate(statuses)]
         statuses = ["invalid" if chance.random() < INVALID_SHARE else status for status in statuses]
     return tuple(_member(chance, status) for status in statuses)
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from gagar.cli.audit import run_audit
-from tests.chaos.fate import Fates, Letter
 from tests.chaos.facts import Facts
+from tests.chaos.fate import Fates, Letter
 from tests.chaos.plan import Plan
 
 MAX_TOLD = 5
@@ -48,7 +48,11 @@ async def judge(plan: Plan, facts: Facts) -> Judgement:
     expected = Counter(letter for fate in fates.all() for letter in fate.letters)
     group_ids = set(fates.group_ids())
     return Judgement(
-        lost=[f"{name}: got as far as {facts.reached.get(name, 'nowhere')}" for name in fates.group_ids() if name not in facts.ends],
+        lost=[
+            f"{name}: got as far as {facts.reached.get(name, 'nowhere')}"
+            for name in fates.group_ids()
+            if name not in facts.ends
+        ],
         doubled=facts.doubled + [f"{name}: {len(ends)} outcomes" for name, ends in facts.ends.items() if len(ends) > 1],
         different=list(_different(fates, facts)),
         unasked=[name for name in facts.ends if name not in group_ids],

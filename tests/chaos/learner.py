@@ -51,9 +51,7 @@ class NullPublisher:
     def __init__(self, places: Places, model: Any, identity: RunIdentity, keep: int) -> None:
         self._identity = identity
 
-    def write(
-        self, version: int, state: Any, *, is_last: bool, metrics: Mapping[str, float] | None = None
-    ) -> PolicyVersion:
+    def write(self, version: int, state: Any, *, is_last: bool, metrics: Mapping[str, float] | None = None) -> PolicyVersion:
         return PolicyVersion(
             run_id=self._identity.run_id,
             version=version,
@@ -94,4 +92,3 @@ def learn(plan: Plan, markers: Markers) -> None:
         assert hasattr(rank, name), name
         setattr(rank, name, stand_in)
     rank.run_rank(Settings(config=Config(checkpoint_every=CHECKPOINT_EVERY), run=plan.run))
-

@@ -9,7 +9,17 @@ import string
 import msgspec
 
 from gagar.arrays import Tensor
-from gagar.records import GradedGroup, Group, GroupAdvantages, Record, RolloutRequest, Trajectory, TrajectoryTokens, Verdict
+from gagar.records import (
+    SENTINEL_LOGPROB,
+    GradedGroup,
+    Group,
+    GroupAdvantages,
+    Record,
+    RolloutRequest,
+    Trajectory,
+    TrajectoryTokens,
+    Verdict,
+)
 from gagar.stream.routing import Router
 from gagar.stream.transport import Send
 from tests.chaos.fate import Fates
@@ -49,11 +59,13 @@ def install(fates: Fates) -> None:
         if act == "garbage":
             send = original(router, record)
             return msgspec.structs.replace(send, value=garbage(record))
+        if act == "sentinel":
+            record = with_sentinels(record)
         if act in ("oversized", "refused"):
             record = swollen(record, OVERSIZED_BYTES if act == "oversized" else REFUSED_BYTES)
         return original(router, record)
 
-    Router.encode = encode  # type: ignore[method-assign]
+    Router.encode = encode  # type: ignore[method-assign, assignment]
 
 
 def act_on(fates: Fates, record: Record) -> str:
@@ -74,6 +86,15 @@ def sample_of(record: Record) -> int:
 def garbage(record: Record) -> bytes:
     """No record, but whoever finds it can tell whose place it took."""
     return NO_RECORD + f"{record.group_id}/{sample_of(record)}".encode()  # type: ignore[union-attr]
+
+
+def with_sentinels(record: Record) -> Record:
+    """Tokens as an engine leaves them that has no log-probabilities to tell."""
+    assert isinstance(record, TrajectoryTokens)
+    import numpy as np
+
+    logprobs = np.full(record.behaviour_logprobs.length, SENTINEL_LOGPROB, dtype="<f4")
+    return msgspec.structs.replace(record, behaviour_logprobs=Tensor.of(logprobs))
 
 
 def swollen(record: Record, num_bytes: int) -> Record:

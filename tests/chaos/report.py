@@ -1,6 +1,104 @@
+"""What both runs came to: a table for people, one JSON object for programs, and whether everything holds."""
+
+from collections import Counter
 from typing import Any
-class Report:
-    def __init__(self, **k: Any): self.k=k
-    def __str__(self):
-        c=self.k['calm']
-        return f"{c.is_complete} {c.stream_s:.1f} {c.judgement.faults} exits {c.log.unexpected_exits} letters {sum(c.facts.letters.values())}"
+
+import msgspec
+
+from tests.bench.figures import rounded, table
+from tests.chaos.events import KINDS
+from tests.chaos.fate import Letter
+from tests.chaos.judge import differences
+from tests.chaos.running import Course
+
+MAX_TOLD = 5
+"""Faults of one kind, in words."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a seed."""
+
+    calm: Course
+    """The run undisturbed."""
+    fire: Course
+    """The same under fire."""
+    duration_s: float
+
+    @property
+    def faults(self) -> dict[str, list[str]]:
+        """All that does not hold, by kind; empty if everything holds."""
+        found: dict[str, list[str]] = {}
+        for course in (self.calm, self.fire):
+            found |= {f"{course.plan.name}: {kind}": texts for kind, texts in course.faults.items()}
+        never = [kind.name for kind in KINDS if not self.fire.log.events[kind.name]]
+        found |= {"differences": differences(self.calm.facts, self.fire.facts), "events that never came": never}
+        return {kind: texts for kind, texts in found.items() if texts}
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The last line."""
+        log, facts, judgement = self.fire.log, self.fire.facts, self.fire.judgement
+        audits = [*judgement.audit, *self.calm.judgement.audit]
+        return {
+            "seed": self.fire.plan.seed,
+            "groups": self.fire.plan.num_groups,
+            "lost": len(judgement.lost),
+            "doubled": len(judgement.doubled),
+            "dead_letters": facts.letters.total(),
+            "dead_letters_expected": expected_letters(self.fire).total(),
+            "events": dict(sorted(log.events.items())),
+            "duration_s": rounded(self.duration_s),
+            "audit": audits[:MAX_TOLD] or "clean",
+            "undisturbed_s": rounded(self.calm.stream_s),
+            "under_fire_s": rounded(self.fire.stream_s),
+            "differences": len(differences(self.calm.facts, self.fire.facts)),
+            "restarted_handlers": len(log.restarted),
+            "kept_handlers": log.num_kept,
+            "unexpected_exits": len(log.unexpected_exits),
+            "late_stops": len(log.late_stops),
+            "learner_runs": facts.num_lineages,
+            "superseded_outcomes": facts.num_superseded,
+            "faults": sorted(self.faults),
+        }
+
+    def __str__(self) -> str:
+        log, facts = self.fire.log, self.fire.facts
+        tables = [
+            _counts("events fired", log.events),
+            _counts("groups by outcome", Counter(f"{end.kind} {end.reason}" for ends in facts.ends.values() for end in ends)),
+            _letters(facts.letters, expected_letters(self.fire)),
+            _counts("processes that ended, by exit code", Counter(f"{end.stage} {end.code}" for end in log.exits)),
+            table(
+                "durations, s",
+                ["", "s"],
+                [
+                    ["undisturbed", f"{self.calm.stream_s:.1f}"],
+                    ["under fire", f"{self.fire.stream_s:.1f}"],
+                    ["in all", f"{self.duration_s:.1f}"],
+                ],
+            ),
+        ]
+        return "\n\n".join([*tables, _told(self.faults)])
+
+
+def expected_letters(course: Course) -> Counter[Letter]:
+    """The dead letters that a run must leave."""
+    return Counter(letter for fate in course.plan.fates.all() for letter in fate.letters)
+
+
+def _counts(title: str, counts: Counter[str]) -> str:
+    return table(title, ["", "number"], [[name, str(count)] for name, count in sorted(counts.items())])
+
+
+def _letters(found: Counter[Letter], expected: Counter[Letter]) -> str:
+    by_stage = [Counter(letter.stage for letter in letters.elements()) for letters in (found, expected)]
+    rows = [[stage, *(str(counts[stage]) for counts in by_stage)] for stage in sorted(by_stage[0] | by_stage[1])]
+    return table("dead letters by stage", ["", "found", "expected"], rows)
+
+
+def _told(faults: dict[str, list[str]]) -> str:
+    lines = ["everything holds" if not faults else "what does not hold"]
+    for kind, texts in faults.items():
+        lines.append(f"  {kind}: {len(texts)}")
+        lines += [f"    {text}" for text in texts[:MAX_TOLD]]
+    return "\n".join(lines)

@@ -5,7 +5,7 @@ lies in the topics read.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
 import click
@@ -16,11 +16,14 @@ from tests.chaos.facts import Facts, gather
 from tests.chaos.fate import NUM_EVALUATIONS
 from tests.chaos.judge import Judgement, judge
 from tests.chaos.plan import Plan, real_topics
+from tests.chaos.restarts import Watched
 from tests.chaos.slots import Exit, Slot, slots
 from tests.chaos.watching import Progress, watching
 
 POLL_S = 0.25
 TELL_S = 5.0
+MAX_UNEXPECTED = 20
+"""Unexpected ends of processes, after which nothing more is hoped for."""
 
 
 class Log:
@@ -32,7 +35,19 @@ class Log:
         self.exits: list[Exit] = []
         self.restarted: list[str] = []
         """Handlers that scaling has restarted in place."""
+        self.num_kept = 0
+        """Handlers that began on partitions which their process kept while its stage was scaled."""
         self.late_stops: list[str] = []
+
+    def note(self, kind: str, target: str) -> None:
+        """An event is fired."""
+        self.events[kind] += 1
+        self.last_event = f"{kind} {target}"
+
+    def watch(self, found: Watched) -> None:
+        """A stage has been scaled."""
+        self.num_kept += found.num_kept
+        self.restarted += found.restarted
 
     @property
     def unexpected_exits(self) -> list[str]:
@@ -51,8 +66,26 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool
     """The sampler came to its planned end, in time."""
 
+    @property
+    def faults(self) -> dict[str, list[str]]:
+        """What does not hold of this run alone."""
+        log = self.log
+        return {
+            **self.judgement.faults,
+            **{
+                name: texts
+                for name, texts in (
+                    ("planned end", [] if self.is_complete else ["expected in time, got none"]),
+                    ("unexpected exits", log.unexpected_exits),
+                    ("late stops", log.late_stops),
+                    ("restarted handlers", log.restarted),
+                )
+                if texts
+            },
+        }
 
-Fire = Callable[[Mapping[str, Slot], Log], Awaitable[None]]
+
+Fire = Callable[[Mapping[str, Slot], Log], Coroutine[None, None, None]]
 """Fires events until it is cancelled; leaves nothing broken behind."""
 
 
@@ -65,7 +98,7 @@ async def run_once(plan: Plan, leash: Path, patience_s: float, fire: Fire | None
         firing = asyncio.create_task(fire(stages, log)) if fire else None
         telling = asyncio.create_task(tell(plan, progress, log))
         try:
-            is_complete = await ended(stages["sampler"], firing, patience_s)
+            is_complete = await ended(stages["sampler"], firing, log, patience_s)
             stream_s = time.monotonic() - began
         finally:
             await cancelled(firing)
@@ -83,10 +116,11 @@ async def run_once(plan: Plan, leash: Path, patience_s: float, fire: Fire | None
     )
 
 
-async def ended(sampler: Slot, firing: "asyncio.Task[None] | None", patience_s: float) -> bool:
-    """Whether the sampler has come to its planned end in time; raises what the firing raised."""
+async def ended(sampler: Slot, firing: "asyncio.Task[None] | None", log: Log, patience_s: float) -> bool:
+    """Whether the sampler has come to its planned end in time; raises what the firing raised. Stages that die of themselves
+    again and again are not waited for."""
     deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline and not sampler.is_finished:
+    while time.monotonic() < deadline and not sampler.is_finished and len(log.unexpected_exits) < MAX_UNEXPECTED:
         if firing is not None and firing.done():
             firing.result()
         await asyncio.sleep(POLL_S)

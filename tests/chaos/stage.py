@@ -38,7 +38,7 @@ def trace_ownership(trace: Trace) -> None:
         trace.owns(numbers)
         original(runtime, numbers)
 
-    StageRuntime.on_assigned = on_assigned  # type: ignore[method-assign]
+    StageRuntime.on_assigned = on_assigned  # type: ignore[method-assign, assignment]
 
 
 def serve(plan: Plan, name: str) -> None:

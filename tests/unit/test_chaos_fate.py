@@ -1,0 +1,117 @@
+"""The fates of the chaos suite: pure, varied enough, and by the rules of the stream."""
+
+from collections import Counter
+
+import pytest
+
+from gagar.records import PatchMeasures, VerdictStatus
+from tests.chaos.fate import KINDS, MIN_GROUPS, PER_KIND, End, Fate, Fates, Kind, Letter, Member, Poison
+
+NO_POISON = None
+CLEAN = PatchMeasures(num_added_lines=1, num_files=1)
+
+
+def members(*statuses: VerdictStatus) -> tuple[Member, ...]:
+    return tuple(Member(status=status, num_sampled=0 if status == "invalid" else 10, measures=CLEAN) for status in statuses)
+
+
+def fate(*statuses: VerdictStatus, kind: Kind | None = NO_POISON, sample_index: int = -1, group_id: str = "t-000001") -> Fate:
+    poison = Poison(kind=kind, sample_index=sample_index) if kind else None
+    return Fate(group_id=group_id, members=members(*statuses), poison=poison)
+
+
+def kind_of(name: str) -> Kind:
+    [kind] = [kind for kind in KINDS if str(kind) == name]
+    return kind
+
+
+def test_a_seed_says_the_same_in_every_process_and_another_seed_says_otherwise() -> None:
+    first, again, other = (list(Fates(seed, MIN_GROUPS).all()) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert Fates(1, MIN_GROUPS).of("t-000042") in first
+
+
+def test_a_run_holds_every_way_to_end_and_every_kind_of_poison() -> None:
+    fates = list(Fates(1, 1000).all())
+    ends = Counter((fate.end.kind, fate.end.reason) for fate in fates)
+    assert ends.keys() == {
+        ("trained", ""),
+        ("evaluated", ""),
+        *(("dropped", reason) for reason in ("all_passed", "all_failed", "too_few_valid", "dead_letter", "lost")),
+    }
+    assert 0.55 < ends["trained", ""] / len(fates) < 0.75
+    assert Counter(str(fate.poison.kind) for fate in fates if fate.poison) == {str(kind): PER_KIND for kind in KINDS}
+
+
+def test_poison_befalls_every_topic_that_a_stage_reads_and_every_stage_that_writes_dead_letters() -> None:
+    from topology.stages import STAGES
+
+    read = {topic.name for stage in STAGES for topic in stage.inputs}
+    assert {kind.place for kind in KINDS if kind.act == "garbage"} == read
+    assert {stage for kind in KINDS for stage in kind.rejected_by} == {stage.name for stage in STAGES if stage.inputs}
+
+
+def test_poison_lies_early_and_befalls_valid_members_of_mixed_groups() -> None:
+    fates = Fates(3, 200)
+    assert all(int(group_id[2:]) < 120 for group_id in fates.kinds)
+    for fate_ in map(fates.of, fates.kinds):
+        assert fate_.poison is not None
+        assert {member.status for member in fate_.members} == {"passed", "failed"}
+        assert (fate_.poison.sample_index < 0) == (fate_.poison.kind.loses == "group")
+
+
+def test_a_member_that_is_lost_leaves_the_others_to_decide() -> None:
+    kind = kind_of("garbage verdicts")
+    mixed = fate("passed", "failed", "passed", "failed", kind=kind, sample_index=2)
+    assert mixed.is_lossy
+    assert mixed.end == End(kind="trained", num_requested=4, num_valid=3, num_passed=1, num_clean=1, num_sampled_tokens=30)
+    assert mixed.letters == [Letter(stage="gatherer", group_id="t-000001", sample_index=2)]
+    uniform = fate("passed", "failed", "passed", "passed", kind=kind, sample_index=1)
+    assert (uniform.end.kind, uniform.end.reason, uniform.end.num_valid) == ("dropped", "all_passed", 3)
+
+
+def test_a_garbage_request_is_rejected_by_both_of_its_readers() -> None:
+    found = fate("passed", "failed", "passed", "failed", kind=kind_of("garbage rollout-requests"), sample_index=0).letters
+    assert {letter.stage for letter in found} == {"rollout-worker", "gatherer"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.loses == "group"], ids=str)
+def test_a_group_that_is_rejected_whole_ends_as_a_dead_letter_of_which_nothing_is_known(kind: Kind) -> None:
+    whole = fate("passed", "failed", "passed", "failed", kind=kind)
+    assert whole.end == End(kind="dropped", reason="dead_letter")
+    assert [letter.sample_index for letter in whole.letters] == [-1]
+
+
+def test_unusable_tokens_lose_the_group_without_a_dead_letter() -> None:
+    lost = fate("passed", "failed", "passed", "failed", kind=kind_of("sentinel trajectory-tokens"), sample_index=0)
+    assert (lost.end.kind, lost.end.reason, lost.letters) == ("dropped", "lost", [])
+
+
+@pytest.mark.parametrize(
+    ("statuses", "reason"),
+    [
+        (("passed", "invalid", "invalid", "invalid"), "too_few_valid"),
+        (("passed", "passed", "passed", "invalid"), "all_passed"),
+        (("failed", "failed", "failed", "failed"), "all_failed"),
+    ],
+)
+def test_groups_that_are_not_mixed_are_dropped(statuses: tuple[VerdictStatus, ...], reason: str) -> None:
+    assert fate(*statuses).end.reason == reason
+
+
+def test_an_evaluation_is_evaluated_however_it_went() -> None:
+    assert fate("failed", "failed", "invalid", "failed", group_id="e-000000-0001").end.kind == "evaluated"
+
+
+def test_delays_are_mostly_moments_some_a_second_and_a_few_five() -> None:
+    fates = Fates(1, MIN_GROUPS)
+    delays = [fates.delay_s("verifier", f"t-{index:06d}", sample) for index in range(500) for sample in range(4)]
+    assert fates.delay_s("verifier", "t-000000", 0) == delays[0]
+    assert 0.90 < sum(delay <= 0.05 for delay in delays) / len(delays) < 0.97
+    assert {delay for delay in delays if delay > 0.05} == {1.0, 5.0}
+
+
+def test_too_few_groups_for_all_the_poison_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected 100 or more, got 99"):
+        Fates(1, 99)
