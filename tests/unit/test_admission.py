@@ -234,8 +234,13 @@ class Sampling(RuleBasedStateMachine):
         is_crossed = every > 0 and any(step % every == 0 for step in range(rounds[-1] + 1, newest.step + 1)) if rounds else True
         return newest.step if is_crossed or newest.is_last else None
 
-    @rule()
-    def request(self) -> None:
+    @rule(count=st.integers(1, 8))
+    def request(self, count: int) -> None:
+        """As many groups as are due, or some of them."""
+        while count > 0 and self.requests_one():
+            count -= 1
+
+    def requests_one(self) -> bool:
         num_before, due = len(self.seen("t")), self.round_due()
         group = self.admission.next_group()
         if group is None:
@@ -243,7 +248,7 @@ class Sampling(RuleBasedStateMachine):
             newest = self.newest_seen
             assert due is None
             assert newest is None or newest.is_last or num_before >= self.limits.max_unresolved
-            return
+            return False
         assert group.group_id not in self.requested
         if due is not None:
             place = sum(name.startswith(f"e-{due:06d}") for name in self.requested)
@@ -253,14 +258,15 @@ class Sampling(RuleBasedStateMachine):
             assert num_before < self.limits.max_unresolved
         self.requested.append(group.group_id)
         self.committed = self.admission.cursor.to_bytes()
+        return True
 
-    @rule(count=st.integers(1, 5))
+    @rule(count=st.integers(1, 9))
     def read_outcomes(self, count: int) -> None:
         for outcome in self.outcomes[self.num_outcomes_read : self.num_outcomes_read + count]:
             self.admission.observe_outcome(outcome)
             self.num_outcomes_read += 1
 
-    @rule(count=st.integers(1, 2))
+    @rule(count=st.integers(1, 9))
     def read_versions(self, count: int) -> None:
         for version in self.versions[self.num_versions_read : self.num_versions_read + count]:
             self.admission.observe_version(version)
@@ -294,10 +300,11 @@ class Sampling(RuleBasedStateMachine):
         self.outcomes.append(self.outcomes[-1])
 
     @precondition(lambda self: not self.newest.is_last)
-    @rule(is_last=st.sampled_from([False, False, False, True]))
-    def step(self, is_last: bool) -> None:
-        step = self.newest.step + 1
-        self.versions.append(msgspec.structs.replace(self.newest, version=step, step=step, is_last=is_last))
+    @rule(count=st.integers(1, 4), is_last=st.sampled_from([False, False, False, False, True]))
+    def step(self, count: int, is_last: bool) -> None:
+        for left in range(count - 1, -1, -1):
+            step = self.newest.step + 1
+            self.versions.append(msgspec.structs.replace(self.newest, version=step, step=step, is_last=is_last and not left))
 
     @rule(data=st.data())
     def go_back(self, data: st.DataObject) -> None:
@@ -345,7 +352,7 @@ class Sampling(RuleBasedStateMachine):
             assert self.admission.is_done == (is_over and not self.seen("t") and not self.seen("e"))
 
 
-Sampling.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+Sampling.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
 TestSampling = Sampling.TestCase
 
 
