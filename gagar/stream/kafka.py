@@ -61,14 +61,20 @@ def translated(what: str) -> Iterator[None]:
 
 
 async def stopped(stopping: Coroutine[Any, Any, None], what: str) -> None:
-    """Waits for a client's stop, not for long and not for what it raises."""
+    """Waits for a client's stop, not for long and not for what it raises; if cancelled, too: a stop that nobody waits for may
+    leave connections open."""
     task = asyncio.ensure_future(stopping)
-    done, _ = await asyncio.wait([task], timeout=STOP_S)
-    if not done:
-        task.cancel()
-        log.warning("client did not stop in time client=%s", what)
-    elif not task.cancelled() and task.exception() is not None:
-        log.debug("client stopped badly client=%s error=%r", what, task.exception())
+    try:
+        await asyncio.wait([task], timeout=STOP_S)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=STOP_S)
+        raise
+    finally:
+        if not task.done():
+            task.cancel()
+            log.warning("client did not stop in time client=%s", what)
+        elif not task.cancelled() and task.exception() is not None:
+            log.debug("client stopped badly client=%s error=%r", what, task.exception())
 
 
 async def started(client: Any, what: str, timeout_s: float) -> None:

@@ -1,0 +1,61 @@
+"""Clients of the Kafka transport that are given up halfway: nothing of them stays open."""
+
+import asyncio
+
+import pytest
+
+from gagar.stream.kafka import started, stopped
+
+
+class Client:
+    """Starts and stops in two steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.proceed = asyncio.Event()
+
+    async def start(self) -> None:
+        await self._do("start")
+
+    async def stop(self) -> None:
+        await self._do("stop")
+
+    async def _do(self, what: str) -> None:
+        self.steps.append(f"{what} begun")
+        await self.proceed.wait()
+        self.steps.append(f"{what} done")
+
+
+async def cancelled_halfway(client: Client, task: asyncio.Task[None]) -> None:
+    """Cancels a task that waits for the client, which goes on a moment later."""
+    while not client.steps:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    client.proceed.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_start_that_is_cancelled_ends_and_the_client_is_stopped() -> None:
+    client = Client()
+    await cancelled_halfway(client, asyncio.create_task(started(client, "client", 10.0)))
+    assert client.steps == ["start begun", "start done", "stop begun", "stop done"]
+
+
+async def test_a_stop_that_is_cancelled_ends() -> None:
+    client = Client()
+    await cancelled_halfway(client, asyncio.create_task(stopped(client.stop(), "client")))
+    assert client.steps == ["stop begun", "stop done"]
+
+
+async def test_a_start_that_fails_stops_the_client() -> None:
+    class Failing(Client):
+        async def start(self) -> None:
+            raise OSError("refused")
+
+    client = Failing()
+    client.proceed.set()
+    with pytest.raises(OSError, match="refused"):
+        await started(client, "client", 10.0)
+    assert client.steps == ["stop begun", "stop done"]
