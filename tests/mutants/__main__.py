@@ -32,7 +32,7 @@ UNIT = (
 )
 CONTRACT = ("effects", "reducers", "sources", "journals")
 MAX_FAILURES = 3
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 class Fate(NamedTuple):
