@@ -60,11 +60,11 @@ async def test_what_had_to_be_is_without_fault(monkeypatch: pytest.MonkeyPatch) 
     assert (await judged(make_facts(), monkeypatch)).faults == {}
 
 
-async def test_a_lost_group_is_told_with_where_it_was_last(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_group_is_told_with_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = make_facts()
     del facts.ends["t-000099"]
     facts.reached["t-000099"] = "groups"
-    assert (await judged(facts, monkeypatch)).faults == {"lost": ["t-000099: on groups last"]}
+    assert (await judged(facts, monkeypatch)).faults == {"lost": ["t-000099: got as far as groups"]}
 
 
 async def test_a_doubled_outcome_and_a_doubled_record_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
