@@ -1,6 +1,7 @@
 """The learner as a whole, over a log in memory and real DeepSpeed: what it writes, and what a restart does again."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -307,3 +308,22 @@ def test_the_same_log_gives_the_same_batches_whatever_the_order_of_arrival(root:
         log.add_group(number, version=0)
     run_until(root, log, has_step(2))
     assert steps_of(log, log.versions[-1].run_id) == [{"g0", "g1"}, {"g2", "g3"}]
+
+
+def test_a_learner_killed_again_and_again_makes_the_steps_of_one_that_never_was(root: Path) -> None:
+    """It falls back to the same checkpoint three times; batches and weights of a step are the same in every life."""
+    log, undisturbed = FakeLog(), FakeLog()
+    for number in range(8):
+        log.add_group(number)
+        undisturbed.add_group(number)
+    for step, num_lives in ((3, 1), (3, 2), (4, 3)):
+        run_until(root, log, has_step(step, num_lives), is_crash=True, checkpoint_every=2)
+    run_until(root, log, has_step(4, 4), checkpoint_every=2)
+    shutil.copytree(root / "policy", root / "other" / "policy")
+    run_until(root / "other", undisturbed, has_step(4), checkpoint_every=2)
+    steps = steps_of(undisturbed, undisturbed.versions[0].run_id)
+    lives = list(dict.fromkeys(version.run_id for version in log.versions))
+    assert [steps_of(log, run_id) for run_id in lives] == [steps[:3], steps[2:3], steps[2:], steps[2:]]
+    weights = {(version.step, version.checksum) for version in undisturbed.versions}
+    assert {(version.step, version.checksum) for version in log.versions} == weights
+    assert len(weights) == 5
