@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from gagar.errors import FencedError, GagarError, UnavailableError
-from gagar.stream.budget import Budget
+from gagar.stream.budget import Budget, Held
 from gagar.stream.committing import RefusedUnitError, transact
 from gagar.stream.frontier import Frontier
 from gagar.stream.policy import Counters, DeadLetterLimits, Policy
@@ -92,14 +92,14 @@ class Lane:
             await gathered((self._close(), self._work.wait_abandoned()))
 
     @property
-    def num_bytes(self) -> int:
-        """Held by inputs in work and by finished units."""
-        return self._work.num_bytes + self.queue.num_bytes
+    def held(self) -> Held:
+        """By inputs in work and by finished units."""
+        return Held(self._work.num_bytes + self.queue.input_bytes, self.queue.output_bytes)
 
     def finish(self, unit: Unit) -> None:
         refusal = self._refused.get(unit.source.key) if unit.kind == "done" else None
         unit = unit if refusal is None else self._dead(unit, refusal)
-        self._context.budget.note(max(unit.held_bytes, 2 * len(unit.source.value or b"")))
+        self._context.budget.note(Held(2 * unit.input_bytes, unit.num_bytes))
         self.queue.put(unit)
 
     def fail(self, error: BaseException) -> None:

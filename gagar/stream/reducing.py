@@ -31,9 +31,9 @@ from gagar.stream.work import LaneView
 
 log = logging.getLogger(__name__)
 
-POLL_RECORDS = 256
-MAX_QUEUE = 128
-"""Closed units that wait for their commit before reading stops: two transactions."""
+POLL_RECORDS = 64
+MAX_QUEUE = 64
+"""Closed units that wait for their commit before reading stops: a transaction, while another is under way."""
 
 
 class OpenKey(msgspec.Struct, kw_only=True):

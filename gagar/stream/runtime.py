@@ -9,7 +9,7 @@ import logging
 
 from gagar.errors import GagarError, UnavailableError
 from gagar.stream.attempting import Attempts
-from gagar.stream.budget import Budget
+from gagar.stream.budget import Budget, Held
 from gagar.stream.handlers import Effect, Reducer, Transform
 from gagar.stream.lane import Lane, LaneContext
 from gagar.stream.loop_monitor import LoopMonitor
@@ -46,7 +46,7 @@ class StageRuntime:
         self._router = Router(stage, dead_letters)
         self._attempts = Attempts(stage.name, self._router, self._policy, self.counters)
         limits = DeadLetterLimits(stage.name, self._policy)
-        self._budget = Budget(self._policy.max_bytes, self.lanes)
+        self._budget = Budget(Held(self._policy.max_input_bytes, self._policy.max_output_bytes), self.lanes)
         self._context = LaneContext(stage, transport, self._router, self._policy, self.counters, limits, self._budget)
         self._membership: Membership | None = None
         self._tables: TableFollower | None = None

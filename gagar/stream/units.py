@@ -41,9 +41,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
         return sum(len(send.value or b"") for send in sends)
 
     @property
-    def held_bytes(self) -> int:
-        """Of all that it keeps in memory."""
-        return self.num_bytes + len(self.source.value or b"")
+    def input_bytes(self) -> int:
+        """Of the record that a dead letter would need."""
+        return len(self.source.value or b"")
 
 
 class UnitQueue:
@@ -52,7 +52,7 @@ class UnitQueue:
     def __init__(self) -> None:
         self.on_settled: Callable[[], None] = lambda: None
         """Called when units have left the queue or come back to it."""
-        self.num_bytes = 0
+        self.input_bytes = self.output_bytes = 0
         """Held by all units."""
         self._units: deque[Unit] = deque()
         self._taken: list[Unit] = []
@@ -71,7 +71,7 @@ class UnitQueue:
     def put(self, unit: Unit) -> None:
         """Adds a finished unit."""
         self._units.append(unit)
-        self.num_bytes += unit.held_bytes
+        self._weigh(unit, 1)
         self._spots.update(unit.inputs)
         self._filled.set()
         self._emptied.clear()
@@ -90,7 +90,7 @@ class UnitQueue:
         """The units taken are committed."""
         for unit in self._taken:
             self._spots.difference_update(unit.inputs)
-            self.num_bytes -= unit.held_bytes
+            self._weigh(unit, -1)
         self._taken = []
         self._settle()
 
@@ -98,7 +98,7 @@ class UnitQueue:
         """The transaction failed: the units taken wait for another one."""
         self._units.extendleft(replace(unit) for unit in reversed(self._taken))
         self._taken = []
-        self.num_bytes = sum(unit.held_bytes for unit in self._units)
+        self._weigh_all()
         self._settle()
 
     def drop(self, is_dropped: Callable[[Unit], bool]) -> int:
@@ -107,7 +107,7 @@ class UnitQueue:
         num_dropped = len(self._units) - len(kept)
         self._units = deque(kept)
         self._spots = {spot for unit in kept for spot in unit.inputs}
-        self.num_bytes = sum(unit.held_bytes for unit in kept)
+        self._weigh_all()
         self._settle()
         return num_dropped
 
@@ -127,6 +127,15 @@ class UnitQueue:
     async def wait_empty(self) -> None:
         """Until all units are committed."""
         await self._emptied.wait()
+
+    def _weigh(self, unit: Unit, sign: int) -> None:
+        self.input_bytes += sign * unit.input_bytes
+        self.output_bytes += sign * unit.num_bytes
+
+    def _weigh_all(self) -> None:
+        self.input_bytes = self.output_bytes = 0
+        for unit in self._units:
+            self._weigh(unit, 1)
 
     def _settle(self) -> None:
         if self._units:

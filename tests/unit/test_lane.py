@@ -208,14 +208,14 @@ async def test_outputs_that_wait_for_their_commit_are_bounded_in_bytes_and_a_lar
 
     async def commit(self: MemoryProducer, *args: Any) -> None:
         nonlocal most
-        most = max(most, sum(lane.num_bytes for lane in process.runtime.lanes.values()))
+        most = max(most, sum(lane.held.outputs for lane in process.runtime.lanes.values()))
         await original(self, *args)
 
     world = MemoryWorld()
     await write(world, requests())
     monkeypatch.setattr(MemoryProducer, "commit", commit)
     handler = Heavy()
-    policy = msgspec.structs.replace(FAST, max_bytes=1000)
+    policy = msgspec.structs.replace(FAST, max_output_bytes=1000)
     async with Process(world, STAGE, handler, policy) as process:
         await process.until_finished(NUM)
     assert 1_300_000 < most < 4 * 1_301_000, "one of 1.3 MB for each of four lanes, however small the budget"
