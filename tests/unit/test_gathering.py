@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gagar.grouping import Gather
 from gagar.records import Group, Outcome, RolloutRequest, Verdict, VerdictStatus, decode, encode
 from gagar.stream.attempting import Attempts
-from gagar.stream.budget import Budget
+from gagar.stream.budget import Budget, Held
 from gagar.stream.frontier import Frontier
 from gagar.stream.policy import Counters, Policy
 from gagar.stream.reducing import ReducerWork, StreamTime
@@ -41,7 +41,7 @@ class ModelLane:
         policy, counters, router = Policy(), Counters(), Router(GATHERER, topics.DEAD_LETTERS)
         self.queue = UnitQueue()
         attempts = Attempts("gatherer", router, policy, counters)
-        budget, clock = Budget(1 << 40, {}), StreamTime(wall)
+        budget, clock = Budget(Held(1 << 40, 1 << 40), {}), StreamTime(wall)
         self.work = ReducerWork("gatherer", self, Gather(GRACE_S), attempts, router, policy, counters, budget, clock)
         self.take_over(committed)
 
