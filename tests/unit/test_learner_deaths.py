@@ -139,7 +139,7 @@ def live(world: WholeMemory, root: Path, runner: asyncio.Runner, mortal: Mortal)
 def end_of(root: Path, runner: asyncio.Runner, deaths: Sequence[int], last: Mortal) -> tuple[Any, ...]:
     """What is in the log and in the newest checkpoint after a life for each death, and one, `last`, that ends its work."""
     world = WholeMemory()
-    groups = [make_group(number) for number in range(NUM_GROUPS)]
+    groups = [make_group(number) for number in reversed(range(NUM_GROUPS))]  # trained from the end of the log to its start
     poison = Send(topic=topics.ADVANTAGES.name, key=b"g-poison", value=b"\xc1")
     runner.run(write(world, [*groups[:4], poison, *groups[4:]], {topics.ADVANTAGES.record: topics.ADVANTAGES}))
     for at in deaths:
