@@ -22,7 +22,7 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(PART)
 
-# The whole stream under fire, against the same undisturbed; GROUPS from 100 on.
+# The whole stream under fire, against the same undisturbed; GROUPS from 125 on.
 GROUPS ?= 500
 SEED ?= 1
 chaos: $(STAMP)

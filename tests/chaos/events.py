@@ -71,6 +71,8 @@ async def freeze(arena: Arena, stage: str) -> None:
     slot = arena.stages[stage]
     slot.target = 2
     await slot.fill()
+    if slot.is_finished:
+        return
     sleeper = slot.alive[0]
     try:
         await asyncio.sleep(arena.chance.uniform(0.0, SETTLE_S))
@@ -171,12 +173,14 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...]
     besides: tuple[str, ...] = ()
     """What nothing else may befall meanwhile, beside the target."""
+    weight: int = 1
+    """How often it comes, against the others."""
 
 
 KINDS = (
-    Kind(name="kill", fire=kill, targets=STAGE_NAMES),
-    Kind(name="freeze", fire=freeze, targets=STAGE_NAMES),
-    Kind(name="terminate", fire=terminate, targets=STAGE_NAMES),
+    Kind(name="kill", fire=kill, targets=STAGE_NAMES, weight=4),
+    Kind(name="freeze", fire=freeze, targets=STAGE_NAMES, weight=2),
+    Kind(name="terminate", fire=terminate, targets=STAGE_NAMES, weight=2),
     Kind(name="scale", fire=scale, targets=EFFECTS, besides=(BROKER,)),
     Kind(name="hang", fire=hang, targets=(*EFFECTS, "learner")),
     Kind(name="block", fire=block, targets=(*EFFECTS, *COMPUTING)),
@@ -187,16 +191,18 @@ KINDS = (
 
 
 class Schedule:
-    """Which event comes next: every kind once, in the seed's order, then any; each at the stage that was hit least."""
+    """Which event comes next: every kind once, and the death of a learner, in the seed's order; then any. Each at the stage
+    that was hit least."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self._first = chance.sample(KINDS, len(KINDS))
+        fatal = msgspec.structs.replace(KINDS[0], targets=("learner",))
+        self._first = chance.sample((*KINDS, fatal), len(KINDS) + 1)
         self._hits: Counter[str] = Counter()
 
     def next(self, busy: Collection[str]) -> tuple[Kind, str] | None:
         """The next event and its target; none if what is due must wait for one that goes on."""
-        kind = self._first[0] if self._first else self._chance.choice(KINDS)
+        kind = self._first[0] if self._first else self._chance.choices(KINDS, [kind.weight for kind in KINDS])[0]
         free = [target for target in kind.targets if target not in busy]
         if not free or any(name in busy for name in kind.besides):
             return None

@@ -24,10 +24,10 @@ INVALID_SHARE = 0.04
 """Of the members of all others."""
 PER_KIND = 2
 """Groups for each kind of poison."""
-EARLY_SHARE = 0.6
+EARLY_SHARE = 0.4
 """Poison lies in the first part of a run, so that the groups that must wait for their deadline wait while it goes on."""
 NUM_EVALUATIONS = 12
-MIN_GROUPS = 100
+MIN_GROUPS = 125
 
 Loses = Literal["member", "group", "tokens"]
 Act = Literal["garbage", "sentinel", "bug", "oversized", "refused"]

@@ -58,13 +58,15 @@ class Slot:
         self._environment = {**os.environ, **environment(leash), "OMP_NUM_THREADS": "1"}
         self._note = note
         self._num_started = 0
+        self._filling = asyncio.Lock()
         self._told_to_stop: set[int] = set()
         self._watches: set[asyncio.Task[None]] = set()
 
     async def fill(self) -> None:
         """Starts processes until there are `target`."""
-        while len(self.alive) < self.target and not self.is_finished:
-            await self._start()
+        async with self._filling:
+            while len(self.alive) < self.target and not self.is_finished:
+                await self._start()
 
     async def stop(self, process: Process) -> None:
         """SIGTERM; SIGKILL, and a note, if it takes too long."""

@@ -18,7 +18,7 @@ from tests.chaos.judge import Judgement, differences
 from tests.chaos.plan import STAGE_NAMES, Plan
 from tests.chaos.poison import act_on, check_bug, garbage, swollen
 
-SEED, NUM_GROUPS = 1, 100
+SEED, NUM_GROUPS = 1, 125
 FATES = Fates(SEED, NUM_GROUPS)
 
 
@@ -62,29 +62,29 @@ async def test_what_had_to_be_is_without_fault(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_a_lost_group_is_told_with_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = make_facts()
-    del facts.ends["t-000099"]
-    facts.reached["t-000099"] = "groups"
-    assert (await judged(facts, monkeypatch)).faults == {"lost": ["t-000099: got as far as groups"]}
+    del facts.ends["t-000124"]
+    facts.reached["t-000124"] = "groups"
+    assert (await judged(facts, monkeypatch)).faults == {"lost": ["t-000124: got as far as groups"]}
 
 
 async def test_a_doubled_outcome_and_a_doubled_record_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = make_facts()
-    facts.ends["t-000099"] *= 2
+    facts.ends["t-000124"] *= 2
     facts.doubled.append("verdicts t-000004/1")
-    assert (await judged(facts, monkeypatch)).faults == {"doubled": ["verdicts t-000004/1", "t-000099: 2 outcomes"]}
+    assert (await judged(facts, monkeypatch)).faults == {"doubled": ["verdicts t-000004/1", "t-000124: 2 outcomes"]}
 
 
 async def test_another_outcome_is_told_with_what_it_had_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = make_facts()
-    facts.ends["t-000099"] = [End(kind="dropped", reason="stale")]
+    facts.ends["t-000124"] = [End(kind="dropped", reason="stale")]
     [text] = (await judged(facts, monkeypatch)).different
-    assert text == f"t-000099: expected {FATES.of('t-000099').end}, got dropped stale 0(0)/0/0 tokens 0"
+    assert text == f"t-000124: expected {FATES.of('t-000124').end}, got dropped stale 0(0)/0/0 tokens 0"
 
 
 async def test_an_outcome_that_nobody_asked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = make_facts()
-    facts.ends["t-000100"] = [End(kind="trained")]
-    assert (await judged(facts, monkeypatch)).faults == {"unasked": ["t-000100"]}
+    facts.ends["t-000125"] = [End(kind="trained")]
+    assert (await judged(facts, monkeypatch)).faults == {"unasked": ["t-000125"]}
 
 
 async def test_dead_letters_are_exactly_those_expected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +92,10 @@ async def test_dead_letters_are_exactly_those_expected(monkeypatch: pytest.Monke
     missing, doubled, *_ = sorted(facts.letters)
     facts.letters[missing] -= 1
     facts.letters[doubled] += 1
-    facts.letters[Letter(stage="grader", group_id="t-000098", sample_index=-1)] += 1
+    facts.letters[Letter(stage="grader", group_id="t-000123", sample_index=-1)] += 1
     faults = (await judged(facts, monkeypatch)).faults
     assert faults["letters_missing"] == [f"{missing.stage} {missing.group_id}/{missing.sample_index} x1"]
-    beyond = [f"{doubled.stage} {doubled.group_id}/{doubled.sample_index} x1", "grader t-000098/-1 x1"]
+    beyond = [f"{doubled.stage} {doubled.group_id}/{doubled.sample_index} x1", "grader t-000123/-1 x1"]
     assert faults["letters_beyond"] == beyond
 
 
@@ -117,10 +117,10 @@ def make_letter(stage: str, group_id: str, topic: str, value: bytes) -> DeadLett
 
 
 def test_a_dead_letter_is_known_by_the_record_that_it_holds_or_by_the_garbage() -> None:
-    verdict = make_verdict("t-000099", 2)
-    held = make_letter("gatherer", "t-000099", "verdicts", encode(verdict))
-    spoilt = make_letter("gatherer", "t-000099", "verdicts", garbage(verdict))
-    assert letter_of(held, FATES) == letter_of(spoilt, FATES) == Letter(stage="gatherer", group_id="t-000099", sample_index=2)
+    verdict = make_verdict("t-000124", 2)
+    held = make_letter("gatherer", "t-000124", "verdicts", encode(verdict))
+    spoilt = make_letter("gatherer", "t-000124", "verdicts", garbage(verdict))
+    assert letter_of(held, FATES) == letter_of(spoilt, FATES) == Letter(stage="gatherer", group_id="t-000124", sample_index=2)
 
 
 def test_whichever_input_stands_for_a_group_its_dead_letter_is_the_same() -> None:
@@ -160,7 +160,9 @@ def test_a_swollen_record_is_larger_by_what_was_asked_for() -> None:
 def test_a_schedule_fires_every_kind_first_and_comes_to_every_stage() -> None:
     schedule = Schedule(random.Random(1))
     fired = [event for _ in range(200) if (event := schedule.next(())) is not None]
-    assert {kind.name for kind, _ in fired[: len(KINDS)]} == {kind.name for kind in KINDS}
+    first = fired[: len(KINDS) + 1]
+    assert {kind.name for kind, _ in first} == {kind.name for kind in KINDS}
+    assert ("kill", "learner") in {(kind.name, target) for kind, target in first}
     assert {target for _, target in fired} == {*STAGE_NAMES, "broker"}
 
 
