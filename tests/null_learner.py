@@ -80,10 +80,10 @@ def learn(settings: Settings[Config], client: JournalClient, stop: Stop, pause: 
     client.close()
 
 
-def make_group(number: int) -> GroupAdvantages:
-    """Group `g<number>`, whose tokens lie nowhere; groups are trained in the order of their numbers, by their versions."""
+def make_group(number: int, version: int | None = None) -> GroupAdvantages:
+    """Group `g<number>`, whose tokens lie nowhere; groups are trained in the order of their versions."""
     import numpy as np
 
     record = make_tokens(np.random.default_rng(number), f"g{number}")
     ref = LogRef(topic="trajectory-tokens", partition=0, offset=number)
-    return make_advantages(f"g{number}", [make_member(0, ref, record, 0.5, number)])
+    return make_advantages(f"g{number}", [make_member(0, ref, record, 0.5, number if version is None else version)])

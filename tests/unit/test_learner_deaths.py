@@ -56,6 +56,14 @@ class WholeMemory(MemoryWorld):
 
     def __init__(self) -> None:
         self.log = MemoryLog(topics.TOPICS, NUM_PARTITIONS)
+        self.num_groups = NUM_GROUPS + 1
+        """Those of `prepare`, a poisoned one among them."""
+
+    async def prepare(self) -> None:
+        """Groups that are trained from the end of the log to its start."""
+        groups: list[Any] = [make_group(number) for number in reversed(range(NUM_GROUPS))]
+        groups.insert(4, Send(topic=topics.ADVANTAGES.name, key=b"g-poison", value=b"\xc1"))
+        await write(self, groups, {topics.ADVANTAGES.record: topics.ADVANTAGES})
 
     def records(self, topic: Topic) -> list[Any]:
         """What is visible."""
@@ -113,7 +121,7 @@ class StopAt(Stop):
     def is_set(self) -> bool:
         self._rounds += 1
         assert self._rounds < MAX_ROUNDS, "the learner gets nowhere"
-        return len({end[0] for end in self._world.ends()}) == NUM_GROUPS + 1
+        return len({end[0] for end in self._world.ends()}) == self._world.num_groups
 
 
 def live(world: WholeMemory, root: Path, runner: asyncio.Runner, mortal: Mortal) -> None:
@@ -139,9 +147,7 @@ def live(world: WholeMemory, root: Path, runner: asyncio.Runner, mortal: Mortal)
 def end_of(root: Path, runner: asyncio.Runner, deaths: Sequence[int], last: Mortal) -> tuple[Any, ...]:
     """What is in the log and in the newest checkpoint after a life for each death, and one, `last`, that ends its work."""
     world = WholeMemory()
-    groups = [make_group(number) for number in reversed(range(NUM_GROUPS))]  # trained from the end of the log to its start
-    poison = Send(topic=topics.ADVANTAGES.name, key=b"g-poison", value=b"\xc1")
-    runner.run(write(world, [*groups[:4], poison, *groups[4:]], {topics.ADVANTAGES.record: topics.ADVANTAGES}))
+    runner.run(world.prepare())
     for at in deaths:
         live(world, root, runner, Mortal(at))
     live(world, root, runner, last)
@@ -170,3 +176,21 @@ def test_the_points_to_die_at_are_all_awaits_of_the_journal(tmp_path: Path) -> N
     with simulated() as runner:
         end_of(tmp_path, runner, [], undisturbed)
     assert never_waited_at([LogJournal], undisturbed.waited_at, ELSEWHERE) == []
+
+
+def test_the_batches_of_abandoned_steps_come_again_though_an_older_group_has_come_meanwhile(tmp_path: Path) -> None:
+    with simulated() as runner:
+        for at in range(1, 1000):
+            world, root = WholeMemory(), tmp_path / str(at)
+            runner.run(world.prepare())
+            live(world, root, runner, Mortal(at))
+            found = read_latest(Places.of(make_settings(root).run).checkpoints)
+            if world.steps()[-1:] == [NUM_STEPS] and found is not None and found[1].step == NUM_STEPS - 1:
+                break
+        trained = [end for end in world.ends() if end[1] == "trained"]
+        older = make_group(NUM_GROUPS, version=0)
+        runner.run(write(world, [older], {topics.ADVANTAGES.record: topics.ADVANTAGES}))
+        world.num_groups += 1
+        live(world, root, runner, Mortal())
+    assert len(trained) == 2 * NUM_STEPS
+    assert [end for end in world.ends() if end[1] == "trained"] == trained
