@@ -79,6 +79,8 @@ async def test_a_transform_answers_every_record_once_and_leaves_no_lag(world: Wo
     await write(world, requests(50))
     async with Process(world, stage, to_trajectory) as process:
         await process.until_finished(50)
+        lanes = process.runtime.lanes.values()
+        await process.until(lambda: not any([*lane.lagging()] or lane._has_moved() for lane in lanes))
     assert await groups_of(world, TRAJECTORIES) == [request.group_id for request in requests(50)]
     assert process.runtime.counters.delivered == 50
     async with opened(world) as transport:
