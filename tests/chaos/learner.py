@@ -81,6 +81,7 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "describe": lambda model: "null",
     "open_ranks": lambda timeout_s: Ranks(),
     "collate": lambda samples: samples,
+    "_set_threads": lambda num_threads: None,
 }
 """What takes the place of torch in `consumers.learner.rank`."""
 
