@@ -82,3 +82,21 @@ def test_a_broker_that_is_not_there_is_told_within_seconds(servers: str) -> None
     with pytest.raises(UnavailableError, match=rf"expected a Kafka cluster that answers at {servers}, got none; start it"):
         Admin(servers, connect_timeout_s=0.5)
     assert time.monotonic() - started < 5
+
+
+def test_a_coordinator_that_has_moved_is_looked_for_again(admin: Admin) -> None:
+    from kafka.errors import NotCoordinatorError  # noqa: TID251  what the client raises
+
+    places = admin._client._manager.cluster._coordinators
+    admin.committed("nobody")
+    assert places, "the client remembers where it was"
+    answers: list[bool] = []
+
+    def ask() -> str:
+        answers.append(bool(places))
+        if len(answers) == 1:
+            raise NotCoordinatorError
+        return "found"
+
+    assert admin._retried(ask) == "found"
+    assert answers == [True, False]

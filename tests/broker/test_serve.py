@@ -4,11 +4,13 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from gagar.cli.serve import open_journal, open_references, run_stage, serve
+from gagar.cli import serve as edge
+from gagar.cli.serve import open_journal, open_references, run_loop, run_stage, serve
 from gagar.errors import GagarError, UnavailableError
 from gagar.records import RolloutRequest
 from gagar.stream.handlers import Output, Settings
@@ -81,3 +83,18 @@ def test_the_edge_loads_nothing_heavy() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_a_stage_that_has_ended_is_not_ended_by_force_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[int] = []
+    monkeypatch.setattr("gagar.cli.serve.os._exit", ends.append)
+    monkeypatch.setattr("gagar.cli.serve.logging.shutdown", lambda: None)
+
+    async def stopping() -> None:
+        edge.end_by_force_after(0.2)
+
+    run_loop(stopping())
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join()
+    assert not ends
