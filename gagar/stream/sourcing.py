@@ -91,8 +91,15 @@ class SourceRuntime:
         while not await self._attempt(self._start_producer()):
             pass
         self._source.restore(self._cursor)
-        await self._tables.load()
-        await together(self._tables.follow(), self._produce())
+        try:
+            await self._tables.load()
+            await together(self._tables.follow(), self._produce())
+        except (FencedError, UnavailableError):
+            raise
+        except GagarError as error:
+            if await self._committed_cursor() != self._cursor:  # so the tables tell of a successor's records
+                raise self._lost_place() from error
+            raise
 
     async def _produce(self) -> None:
         while True:
@@ -117,7 +124,7 @@ class SourceRuntime:
         while self._cursor == before:
             await self._attempt(self._transact(outputs, cursor))
         if self._cursor != cursor:
-            raise FencedError(f"stage {self._stage.name}: expected its own cursor, got another's; start it again")
+            raise self._lost_place()
         self.counters.finished += 1
         self.counters.delivered += len(outputs)
 
@@ -160,10 +167,17 @@ class SourceRuntime:
                 break
             await asyncio.sleep(self._policy.backoff(1))
         self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)
-        committed = (await self._membership.committed([self._home])).get(self._home)
-        self._cursor = Frontier.restore(committed.offset, committed.metadata).note if committed is not None else b""
+        self._cursor = await self._committed_cursor()
         self.counters.takeovers += 1
         log.info("source took its place stage=%s cursor_bytes=%d", self._stage.name, len(self._cursor))
+
+    async def _committed_cursor(self) -> bytes:
+        assert self._membership is not None
+        committed = (await self._membership.committed([self._home])).get(self._home)
+        return Frontier.restore(committed.offset, committed.metadata).note if committed is not None else b""
+
+    def _lost_place(self) -> FencedError:
+        return FencedError(f"stage {self._stage.name}: expected its own cursor, got another's; start it again")
 
     async def _close_producer(self) -> None:
         producer, self._producer = self._producer, None

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from gagar.errors import FencedError
-from gagar.records import Outcome
+from gagar.errors import FencedError, GagarError
+from gagar.records import Outcome, encode
+from gagar.stream.frontier import Frontier
 from gagar.stream.handlers import Output
+from gagar.stream.transport import Committed, Partition, Send
 from tests.builders import make_request
 from tests.contract.world import FAST, OUTCOMES, REQUESTS, VERSIONS, Process, World, make_stage, opened, read, write
 
@@ -127,5 +129,28 @@ async def test_a_source_ends_with_an_error_if_another_has_moved_the_cursor(world
             await producer.close()
         await write(world, [outcome(number) for number in range(3)])
         with pytest.raises(FencedError, match="expected its own cursor"):
+            await process.ended()
+        process.task = asyncio.create_task(asyncio.sleep(0))
+
+
+async def test_a_source_that_was_replaced_unawares_ends_as_fenced_and_not_by_what_it_reads_of_its_successor(
+    world: World,
+) -> None:
+    class Wary(Counting):
+        def observe(self, record: Any) -> None:
+            if isinstance(record, Outcome) and int(record.group_id[2:]) >= self.cursor:
+                raise GagarError("outcome: expected an earlier group, got a later one")
+
+    source = Wary(10, ahead=1)
+    async with Process(world, STAGE, source) as process:
+        await process.until(lambda: process.runtime.counters.finished == 1)
+        async with opened(world) as transport:
+            successor = await transport.start_producer(f"{STAGE.name}.0", [OUTCOMES])
+            await successor.begin()
+            await (await successor.send(Send(topic=OUTCOMES.name, key=b"t-000005", value=encode(outcome(5)))))
+            metadata = Frontier(0, note=b"6").snapshot()[1]
+            await successor.commit(STAGE.name, {Partition(OUTCOMES.name, 0): Committed(offset=0, metadata=metadata)})
+            await successor.close()
+        with pytest.raises(FencedError, match="got another's"):
             await process.ended()
         process.task = asyncio.create_task(asyncio.sleep(0))
