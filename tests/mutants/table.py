@@ -37,8 +37,8 @@ MUTANTS = (
         "a source fences before it reads the cursor",
         "gagar/stream/sourcing.py",
         '        self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)\n'
-        "        committed = (await self._membership.committed([self._home])).get(self._home)\n",
-        "        committed = (await self._membership.committed([self._home])).get(self._home)\n"
+        "        self._cursor = await self._committed_cursor()\n",
+        "        self._cursor = await self._committed_cursor()\n"
         '        self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)\n',
     ),
     Mutant(

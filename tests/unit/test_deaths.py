@@ -97,8 +97,8 @@ CASES = {
 }
 PATH = (Lane, LaneReader, SourceRuntime, committing)
 ELSEWHERE = {
-    # A stop.
-    *("Lane.drain", "Lane.flush", "SourceRuntime.run", "SourceRuntime._close"),
+    # A stop, planned or by an error.
+    *("Lane.drain", "Lane.flush", "SourceRuntime.run", "SourceRuntime._close", "SourceRuntime._act: self._committed_cursor()"),
     # Nothing is due; a partition is not owned; a record is huge; records are gone.
     "SourceRuntime._produce: bounded(self._tables.changed.wait(), self._policy.tick_s)",
     "SourceRuntime._start_producer: asyncio.sleep(self._policy.backoff(1))",
