@@ -28,16 +28,14 @@ LONG_GROUPS = 2000
 """From here on a run lasts so long that twice as patient deadlines cost nothing."""
 FIRE_AT_LEAST_S = 100.0
 """So long groups are asked for, that every kind of event has its turn."""
-
-
 UNPACED = 1e9
+"""Groups a second: as many as admission allows."""
 
 
 async def run(servers: str, directory: Path, num_groups: int, seed: int) -> Report:
     """Both runs."""
     began = time.monotonic()
     patience_s = 300.0 + 0.12 * num_groups
-
     deadline_factor = 2.0 if num_groups >= LONG_GROUPS else 1.0
 
     def plan(name: str, lossy_deadline_s: float, groups_per_s: float) -> Plan:
