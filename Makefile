@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: setup demo test check bench chaos clean
+.PHONY: setup demo test check bench chaos mutants clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,10 @@ GROUPS ?= 500
 SEED ?= 1
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --groups $(GROUPS) --seed $(SEED)
+
+# Breaks the rules of the stream's runtime one by one, in a copy: RULE="words" for those that name them.
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutants $(if $(RULE),"$(RULE)")
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
