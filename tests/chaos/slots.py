@@ -32,7 +32,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     code: int
     told: str
-    """The last line of its log."""
+    """Its last words."""
 
     @property
     def is_expected(self) -> bool:
@@ -111,7 +111,7 @@ class Slot:
         code = await process.wait()
         self.alive.remove(process)
         was_told = process.pid in self._told_to_stop
-        self._note(Exit(stage=self.stage, code=code, told=last_line(log_path)))
+        self._note(Exit(stage=self.stage, code=code, told=last_words(log_path)))
         if code == 0 and not was_told:
             self.is_finished = True
         await asyncio.sleep(RESPAWN_S)
@@ -126,10 +126,11 @@ def send(process: Process, number: signal.Signals) -> None:
         return
 
 
-def last_line(path: Path) -> str:
-    """Of a log, shortened."""
+def last_words(path: Path) -> str:
+    """The last line of a log that tells of an error, shortened; else the last one."""
     lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][-200:] if lines else ""
+    telling = [line for line in lines if "Error: " in line or " ERROR " in line] or lines
+    return telling[-1][:200] if telling else ""
 
 
 @asynccontextmanager
