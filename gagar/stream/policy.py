@@ -19,7 +19,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_input_bytes: int = 10 << 20
     """Inputs in work, as they came and decoded, of all partitions of a process; but at least one delivery of each."""
     max_output_bytes: int = 28 << 20
-    """Outputs that wait for their commit, likewise. Less makes small transactions, which cost all later stages and the broker."""
+    """Outputs that wait for their commit, likewise. Less makes small transactions, which cost later stages and the broker."""
     max_units: int = 64
     """In one transaction."""
     max_transaction_bytes: int = 16 << 20
