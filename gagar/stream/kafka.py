@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import aiokafka
 from aiokafka import errors
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from gagar.broker.address import no_cluster
@@ -402,12 +403,44 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
                 coordinator = self._consumer._coordinator
                 if coordinator is None:
                     raise UnavailableError(f"offsets of {self._group}: expected a place in the group, got none yet")
-                found = await coordinator.fetch_committed_offsets(list(names))
-        return {names[name]: Committed(offset=entry.offset, metadata=entry.metadata or "") for name, entry in found.items()}
+                await coordinator.ensure_coordinator_known()
+                found = committed_offsets(await coordinator._send_req(_offset_fetch(self._prefix + self._group, names)))
+        if missing := names.keys() - found.keys():
+            raise UnavailableError(f"offsets of {self._group}: expected an answer for each partition, got none for {missing}")
+        return {at: committed for name, at in names.items() if (committed := found[name]) is not None}
 
     async def close(self) -> None:
         if self._consumer is not None:
             await stopped(self._consumer.stop(), self._group)
+
+
+def _offset_fetch(group: str, names: Iterable[TopicPartition]) -> OffsetFetchRequest:
+    numbers: dict[str, list[int]] = {}
+    for name in names:
+        numbers.setdefault(name.topic, []).append(name.partition)
+    return OffsetFetchRequest(group, list(numbers.items()))
+
+
+def committed_offsets(answer: Any) -> dict[TopicPartition, Committed | None]:
+    """What a coordinator says of the partitions that it was asked for; none: nothing is committed. Raises the error in it.
+
+    The client's own reading of the answer passes over the error of the whole: one from a coordinator that has just started
+    reads as if nothing had ever been committed, and all would be done again.
+    """
+    _raise_for(getattr(answer, "error_code", 0))
+    found: dict[TopicPartition, Committed | None] = {}
+    for topic, entries in answer.topics:
+        for number, offset, metadata, code in entries:
+            _raise_for(code)
+            committed = Committed(offset=offset, metadata=metadata or "") if offset >= 0 else None
+            found[TopicPartition(topic, number)] = committed
+    return found
+
+
+def _raise_for(code: int) -> None:
+    kind = errors.for_code(code)
+    if kind is not errors.NoError:
+        raise kind()
 
 
 async def scan(servers: str, run_name: str, topics: Sequence[Topic], *, follow: bool = False) -> AsyncIterator[Delivery[Any]]:
