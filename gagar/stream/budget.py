@@ -1,9 +1,10 @@
 """How much a process of a stage holds in bytes: inputs in work, and encoded outputs that wait for their commit.
 
 Shared by all lanes of the process, since memory is. Two bounds, since they cost differently: few inputs in work starve nobody
-whose handlers are quick, while small transactions cost the broker dearly. What a handler will have made cannot be known before
-it ends; so intake goes by what units weighed of late, in portions that fit into what is free. Never below one delivery for each
-lane: the largest record passes.
+whose handlers are quick, while small transactions cost the broker and all later stages dearly. So outputs are made in portions
+of half the bound, one lane after the other: while one lane's portion is committed, the next one's is made. What a handler will
+have made cannot be known before it ends; a portion goes by what units weighed of late. A lane that holds nothing gets one
+delivery in the end, whatever others hold: the largest record passes, and a partition out of reach stops no other.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ class Held(NamedTuple):
     outputs: float
 
 
+PATIENCE_S = 1.0
+"""Of a lane that holds nothing, with lanes that do not get rid of what they hold."""
 LEAST = Held(1 << 10, 1 << 10)
 FIRST_GUESS = Held(1 << 20, 1 << 20)
 
@@ -38,6 +41,8 @@ class Budget:
     def __init__(self, limits: Held, holders: Mapping[int, Holder]) -> None:
         self.changed = asyncio.Event()
         """Set whenever a lane has settled units: all that wait for room look again."""
+        self.turn = asyncio.Lock()
+        """Lanes take their portions one after the other, in the order in which they asked."""
         self._limits = limits
         self._holders = holders
         self._unit = FIRST_GUESS
@@ -47,14 +52,32 @@ class Budget:
         """Whether more is held than should be."""
         return min(self._free()) <= 0
 
-    def room(self) -> int:
-        """Deliveries that one lane may take now, if each weighs what the heaviest did of late and all lanes take so many."""
-        portions = (free / size for free, size in zip(self._free(), self._unit, strict=True))
-        return int(min(portions) / max(1, len(self._holders)))
+    async def portion(self, *, is_idle: bool) -> int:
+        """Deliveries that a lane may take, as soon as it may take any. `is_idle`: it holds nothing. Called within `turn`."""
+        while (portion := self._portion(is_idle=is_idle)) <= 0:
+            if not await self.settled(PATIENCE_S) and is_idle:
+                return 1
+        return portion
+
+    async def settled(self, timeout_s: float | None = None) -> bool:
+        """Waits until a lane has let something go; false if none did in time."""
+        self.changed.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.changed.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def note(self, unit: Held) -> None:
         """A unit has been finished, and weighed so much."""
         self._unit = Held(*(max(new, FORGET * old, least) for new, old, least in zip(unit, self._unit, LEAST, strict=True)))
+
+    def _portion(self, *, is_idle: bool) -> int:
+        free, half = self._free(), self._limits.outputs / 2
+        inputs = int(free.inputs / self._unit.inputs)
+        outputs = max(1, int(half / self._unit.outputs)) if free.outputs >= half else 0
+        return min(max(inputs, 1) if is_idle else inputs, outputs)
 
     def _free(self) -> Held:
         held = [holder.held for holder in self._holders.values()]

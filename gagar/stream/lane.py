@@ -175,19 +175,26 @@ class Lane:
         assert self._reader is not None
         wait_s = 0.0
         while self._is_reading:
-            room = await self._work.wait_room()
-            for raw in await self._reader.poll(wait_s, room):
-                self._context.counters.delivered += 1
-                await self._work.take(raw)
+            if await self._reader.fill(wait_s, self._work.max_poll):
+                async with self._work.intake() as room:
+                    for raw in self._reader.due(room):
+                        self._context.counters.delivered += 1
+                        await self._work.take(raw)
             wait_s = self._work.tick()
 
     async def _commit(self) -> None:
         while True:
             await self.queue.wait_filled(IDLE_S)
-            units = self.queue.take(self._policy.max_units, self._policy.max_transaction_bytes)
-            if units or self._has_moved():
-                await self._transact(units)
+            if await self._commit_next():
                 await asyncio.sleep(self._policy.commit_gap_s)
+
+    async def _commit_next(self) -> bool:
+        """Commits what is finished, if anything is; keeps none of it alive for longer."""
+        units = self.queue.take(self._policy.max_units, self._policy.max_transaction_bytes)
+        if not units and not self._has_moved():
+            return False
+        await self._transact(units)
+        return True
 
     def _has_moved(self) -> bool:
         return any(frontier.low > self._committed.get(at, frontier.low) for at, frontier in self._frontiers.items())

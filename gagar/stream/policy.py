@@ -18,11 +18,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Deliveries of one partition in work or waiting for their commit."""
     max_input_bytes: int = 10 << 20
     """Inputs in work, as they came and decoded, of all partitions of a process; but at least one delivery of each."""
-    max_output_bytes: int = 28 << 20
+    max_output_bytes: int = 56 << 20
     """Outputs that wait for their commit, likewise. Less makes small transactions, which cost later stages and the broker."""
     max_units: int = 64
     """In one transaction."""
-    max_transaction_bytes: int = 16 << 20
+    max_transaction_bytes: int = 32 << 20
     """Outputs in one transaction, before the last unit."""
     commit_gap_s: float = 0.007
     """Between two transactions of a producer; without it the next one meets the end of the last and waits 20 ms."""

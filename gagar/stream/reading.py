@@ -1,4 +1,4 @@
-"""Reads the partitions of a lane into its frontiers: skips what is finished, holds back what a span has no room for.
+"""Reads the partitions of a lane into its frontiers: skips what is finished, holds back what there is no room for.
 
 In: a transport's reader. Out: records due for work. Reported and counted, never silent: offsets that the log no longer holds.
 Of a topic whose records stand for whole groups none may be missing: that ends the stage.
@@ -62,50 +62,54 @@ class LaneReader:
         """Partitions not read up to their ends, but for those held back."""
         return behind(self._reader, [at for at, held in self._held_back.items() if not held])
 
-    async def poll(self, wait_s: float, max_records: int) -> list[RawRecord]:
-        """The next records due, within `wait_s`."""
+    async def fill(self, wait_s: float, max_records: int) -> bool:
+        """Whether records are due, after at most `wait_s`. They stay here until `due` is asked for them."""
+        if not any(self._is_due(at) for at in self._held_back):
+            started = time.monotonic()
+            num_records = await self._fetch(wait_s, max_records)
+            self._silence.note(time.monotonic() - started, is_behind=bool(self.lagging()), num_records=num_records)
+        return any(self._is_due(at) for at in self._held_back)
+
+    def due(self, max_records: int) -> list[RawRecord]:
+        """The next records due; they count as delivered."""
         due: list[RawRecord] = []
         for at in self._held_back:
             self._release(at, due, max_records)
-        if not due:  # what has been delivered to a frontier must not be lost in a failing fetch
-            started = time.monotonic()
-            await self._fetch(wait_s, due, max_records)
-            self._silence.note(time.monotonic() - started, is_behind=bool(self.lagging()), num_records=len(due))
         return due
 
     async def close(self) -> None:
         await self._reader.close()
 
-    async def _fetch(self, wait_s: float, due: list[RawRecord], max_records: int) -> None:
+    async def _fetch(self, wait_s: float, max_records: int) -> int:
         try:
             records = await self._reader.poll(wait_s, max_records)
         except OutOfRangeError as error:
             await self._skip_missing(error)
-            return
+            return 0
         for raw in records:
-            if self._held_back[raw.at] or not self._deliver(raw, due):
-                self._held_back[raw.at].append(raw)
-                self._reader.pause(raw.at)
+            self._held_back[raw.at].append(raw)
         for at, frontier in self._frontiers.items():
             if not self._held_back[at]:
                 frontier.advance(self._reader.position(at))
+        return len(records)
 
-    def _deliver(self, raw: RawRecord, due: list[RawRecord]) -> bool:
-        """False: the span has no room."""
-        frontier = self._frontiers[raw.at]
-        if not frontier.has_room(raw.offset):
-            return False
-        if frontier.deliver(raw.offset):
-            due.append(raw)
-        return True
+    def _is_due(self, at: Partition) -> bool:
+        held = self._held_back[at]
+        return bool(held) and self._frontiers[at].has_room(held[0].offset)
 
     def _release(self, at: Partition, due: list[RawRecord], max_records: int) -> None:
-        held = self._held_back[at]
+        """What stays behind stops the fetching."""
+        held, frontier = self._held_back[at], self._frontiers[at]
         if not held:
             return
-        while held and len(due) < max_records and self._deliver(held[0], due):
-            held.popleft()
-        if not held:
+        while len(due) < max_records and self._is_due(at):
+            raw = held.popleft()
+            if frontier.deliver(raw.offset):
+                due.append(raw)
+        if held:
+            self._reader.pause(at)
+        else:
+            frontier.advance(self._reader.position(at))
             self._reader.resume(at)
 
     async def _skip_missing(self, error: OutOfRangeError) -> None:

@@ -12,7 +12,8 @@ by their deadline, as far as any of their requests is still there.
 import heapq
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -102,11 +103,15 @@ class ReducerWork:
         self.num_bytes = 0
         """State is what it is: to hold back the records that close keys would not make it smaller."""
 
-    async def wait_room(self) -> int:
-        while len(self._lane.queue) >= MAX_QUEUE or (len(self._lane.queue) and self._budget.is_spent):
-            self._budget.changed.clear()
-            await self._budget.changed.wait()
+    @property
+    def max_poll(self) -> int:
         return POLL_RECORDS
+
+    @asynccontextmanager
+    async def intake(self) -> AsyncIterator[int]:
+        while len(self._lane.queue) >= MAX_QUEUE or (len(self._lane.queue) and self._budget.is_spent):
+            await self._budget.settled()
+        yield POLL_RECORDS
 
     async def take(self, raw: RawRecord) -> None:
         """Applies one delivery to the state of its key."""

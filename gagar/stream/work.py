@@ -4,7 +4,8 @@
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -44,8 +45,12 @@ class Work(Protocol):
     def num_bytes(self) -> int:
         """Held by the inputs in work."""
 
-    async def wait_room(self) -> int:
-        """How many more deliveries it takes, as soon as it takes any."""
+    @property
+    def max_poll(self) -> int:
+        """The most deliveries worth having at hand."""
+
+    def intake(self) -> AbstractAsyncContextManager[int]:
+        """How many more deliveries it takes, as soon as it takes any; within the `with` they must be handed over."""
 
     async def take(self, raw: RawRecord) -> None: ...
 
@@ -81,18 +86,23 @@ class HandlerWork:
         self._ending: set[asyncio.Task[None]] = set()
         self.num_bytes = 0
 
-    async def wait_room(self) -> int:
+    @property
+    def max_poll(self) -> int:
+        return self._policy.window
+
+    @asynccontextmanager
+    async def intake(self) -> AsyncIterator[int]:
         """Also waits while the breaker is open: intake pauses then."""
         await self._attempts.breaker.wait_closed()
-        await asyncio.sleep(0)  # handlers that end at once have ended then, and their outputs count
-        while (room := self._room()) <= 0:
-            self._budget.changed.clear()
-            await self._budget.changed.wait()
-        return room
+        while (room := self._policy.window - self._num_held) <= 0:
+            await self._budget.settled()
+        async with self._budget.turn:
+            yield min(room, await self._budget.portion(is_idle=not self._num_held))
+            await asyncio.sleep(0)  # handlers that end at once have ended then, and their outputs count
 
-    def _room(self) -> int:
-        num_held = len(self._tasks) + len(self._lane.queue)
-        return min(self._policy.window - num_held, max(self._budget.room(), 0 if num_held else 1))
+    @property
+    def _num_held(self) -> int:
+        return len(self._tasks) + len(self._lane.queue)
 
     async def take(self, raw: RawRecord) -> None:
         """Suspends nowhere: a lane that fails between two records of a poll would lose the second."""

@@ -174,8 +174,8 @@ MUTANTS = (
     Mutant(
         "a partition whose span is full is paused",
         "gagar/stream/reading.py",
-        "                self._reader.pause(raw.at)\n",
-        "                pass\n",
+        "            self._reader.pause(at)\n",
+        "            pass\n",
     ),
     Mutant(
         "a partition whose span has room again is resumed",

@@ -1,5 +1,9 @@
 """The budget of bytes: portions that fit, and never nothing for ever."""
 
+import asyncio
+
+import pytest
+
 from gagar.stream.budget import FIRST_GUESS, Budget, Held
 
 MIB = int(FIRST_GUESS.inputs)
@@ -12,27 +16,50 @@ class Lane:
         self.held = Held(inputs, outputs)
 
 
-def test_room_is_what_is_free_in_units_of_the_heaviest_of_late_shared_by_the_lanes() -> None:
+async def test_a_lane_takes_half_of_the_bound_in_units_of_the_heaviest_of_late_as_soon_as_half_is_free() -> None:
     lanes = {0: Lane(), 1: Lane()}
     budget = Budget(Held(16 * MIB, 32 * MIB), lanes)
-    assert budget.room() == 8
-    lanes[0].held = Held(8 * MIB, 0)
-    assert budget.room() == 4
-    lanes[0].held = Held(0, 28 * MIB)
-    assert budget.room() == 2
+    assert await budget.portion(is_idle=True) == 16
+    lanes[0].held = Held(0, 16 * MIB)
+    assert await budget.portion(is_idle=True) == 16
     budget.note(Held(0, 2 * MIB))
-    assert budget.room() == 1
+    assert await budget.portion(is_idle=False) == 8
+    lanes[0].held = Held(0, 17 * MIB)
+    asking = asyncio.create_task(budget.portion(is_idle=False))
+    await asyncio.sleep(0)
+    assert not asking.done()
+    lanes[0].held = Held(0, MIB)
+    budget.changed.set()
+    assert await asking == 8
 
 
-def test_a_heavy_unit_is_forgotten_by_and_by() -> None:
+async def test_inputs_fill_what_is_free_and_a_lane_without_any_gets_one() -> None:
+    budget = Budget(Held(16 * MIB, 32 * MIB), {0: Lane(12 * MIB), 1: Lane(4 * MIB)})
+    assert await budget.portion(is_idle=True) == 1
+    budget = Budget(Held(16 * MIB, 32 * MIB), {0: Lane(12 * MIB), 1: Lane(MIB)})
+    assert await budget.portion(is_idle=False) == 3
+
+
+async def test_a_lane_without_any_is_not_kept_waiting_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gagar.stream.budget.PATIENCE_S", 0.0)
+    budget = Budget(Held(16 * MIB, 32 * MIB), {0: Lane(0, 32 * MIB), 1: Lane()})
+    assert await budget.portion(is_idle=True) == 1
+
+
+async def test_one_unit_that_is_larger_than_the_bound_passes() -> None:
+    budget = Budget(Held(100, 100), {0: Lane()})
+    budget.note(Held(1000, 1000))
+    assert await budget.portion(is_idle=True) == 1
+
+
+async def test_a_heavy_unit_is_forgotten_by_and_by() -> None:
     budget = Budget(Held(16 * MIB, 16 * MIB), {0: Lane()})
     for _ in range(100):
         budget.note(Held(10, 10))
-    assert budget.room() > 10_000
+    assert await budget.portion(is_idle=False) > 5_000
 
 
 def test_a_budget_is_spent_when_either_part_is() -> None:
     assert Budget(Held(100, 1000), {0: Lane(60), 1: Lane(40)}).is_spent
-    assert Budget(Held(100, 1000), {0: Lane(60), 1: Lane(40)}).room() == 0
     assert Budget(Held(1000, 100), {0: Lane(0, 60), 1: Lane(0, 40)}).is_spent
     assert not Budget(Held(101, 101), {0: Lane(60, 60), 1: Lane(40, 40)}).is_spent

@@ -69,32 +69,36 @@ async def start(
     return reader, frontier
 
 
+async def poll(reader: LaneReader, max_records: int) -> list[RawRecord]:
+    return reader.due(max_records) if await reader.fill(0, 10) else []
+
+
 async def test_what_is_finished_is_passed_over() -> None:
     reader, _ = await start(FakeReader([0, 1, 2, 3]), Frontier(0, finished=[1, 2]))
-    assert [raw.offset for raw in await reader.poll(0, 10)] == [0, 3]
+    assert [raw.offset for raw in await poll(reader, 10)] == [0, 3]
 
 
 async def test_a_record_beyond_the_span_is_held_back_and_released_when_the_watermark_moves() -> None:
     fake = FakeReader([0, SPAN_LIMIT, SPAN_LIMIT + 1])
     reader, frontier = await start(fake)
-    assert [raw.offset for raw in await reader.poll(0, 10)] == [0]
+    assert [raw.offset for raw in await poll(reader, 10)] == [0]
     assert fake.paused == {AT}
-    assert not await reader.poll(0, 10)
+    assert not await poll(reader, 10)
     assert not reader.lagging(), "what cannot be read on does not hold time back"
     frontier.finish([0])
-    assert [raw.offset for raw in await reader.poll(0, 1)] == [SPAN_LIMIT]
+    assert [raw.offset for raw in await poll(reader, 1)] == [SPAN_LIMIT]
     assert fake.paused == {AT}
-    assert [raw.offset for raw in await reader.poll(0, 10)] == [SPAN_LIMIT + 1]
+    assert [raw.offset for raw in await poll(reader, 10)] == [SPAN_LIMIT + 1]
     assert not fake.paused
 
 
 async def test_markers_move_the_watermark() -> None:
     fake = FakeReader([0])
     reader, frontier = await start(fake)
-    await reader.poll(0, 10)
+    await poll(reader, 10)
     frontier.finish([0])
     fake.at = 5
-    await reader.poll(0, 10)
+    await poll(reader, 10)
     assert frontier.low == 5
 
 
@@ -103,24 +107,24 @@ async def test_offsets_that_are_gone_are_reported_counted_and_passed(caplog: pyt
     reader, frontier = await start(
         FakeReader(OutOfRangeError(AT, 3, 10, 20), [10]), Frontier(3, finished=[5]), counters=counters
     )
-    assert not await reader.poll(0, 10)
+    assert not await poll(reader, 10)
     assert "records lost before they were read reader=lane partition=t[0] from=3 to=9 count=6" in caplog.text
     assert counters.missing == 6, "5 was finished"
     assert frontier.low == 10
-    assert [raw.offset for raw in await reader.poll(0, 10)] == [10]
+    assert [raw.offset for raw in await poll(reader, 10)] == [10]
 
 
 async def test_records_that_stand_for_groups_and_are_gone_stop_the_stage() -> None:
     reader, _ = await start(FakeReader(OutOfRangeError(AT, 3, 10, 20)), Frontier(3), kept="with the run")
     with pytest.raises(GagarError, match=r"lane: expected t\[0\] to hold offsets 3 to 9, got a log that begins at 10"):
-        await reader.poll(0, 10)
+        await poll(reader, 10)
 
 
 async def test_offsets_that_are_gone_and_were_finished_are_no_loss(caplog: pytest.LogCaptureFixture) -> None:
     reader, frontier = await start(
         FakeReader(OutOfRangeError(AT, 3, 5, 20)), Frontier(3, finished=[3, 4, 6]), kept="with the run"
     )
-    assert not await reader.poll(0, 10)
+    assert not await poll(reader, 10)
     assert "records lost" not in caplog.text
     assert frontier.low == 5
 
@@ -128,7 +132,7 @@ async def test_offsets_that_are_gone_and_were_finished_are_no_loss(caplog: pytes
 async def test_an_offset_beyond_the_end_stops_the_stage() -> None:
     reader, _ = await start(FakeReader(OutOfRangeError(AT, 30, 10, 20)), Frontier(30))
     with pytest.raises(GagarError, match=r"expected t\[0\] to reach offset 30, got an end at 20"):
-        await reader.poll(0, 10)
+        await poll(reader, 10)
 
 
 async def test_a_reader_that_fell_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,11 +140,11 @@ async def test_a_reader_that_fell_silent_is_given_up(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gagar.stream.reading.time.monotonic", lambda: next(clock))
     fake = FakeReader([0])
     reader, _ = await start(fake, silence_s=25.0)
-    await reader.poll(0, 10)
-    await reader.poll(0, 10)
-    await reader.poll(0, 10)
+    await poll(reader, 10)
+    await poll(reader, 10)
+    await poll(reader, 10)
     with pytest.raises(UnavailableError, match="expected an answer within 25 s, got none"):
-        await reader.poll(0, 10)
+        await poll(reader, 10)
 
 
 async def test_an_idle_reader_at_the_end_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +154,7 @@ async def test_an_idle_reader_at_the_end_is_not_silent(monkeypatch: pytest.Monke
     fake.caught_up = True
     reader, _ = await start(fake, silence_s=25.0)
     for _ in range(10):
-        await reader.poll(0, 10)
+        await poll(reader, 10)
 
 
 async def test_reading_begins_after_what_is_in_work() -> None:
