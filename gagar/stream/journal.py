@@ -44,8 +44,10 @@ class Journal(Protocol):
         """Partition -> next offset; 0 for those left out."""
 
     async def poll(self, timeout_s: float) -> list[Delivery[Any]]:
-        """The next input records, decoded and bounded in number; bad ones have been dead-lettered, with their outcomes. Raises
-        GagarError if records of a topic kept with the run are gone."""
+        """The next input records, decoded and bounded in number; bad ones have been dead-lettered, with their outcomes. None
+        while the log cannot be read. Raises GagarError if records of a topic kept with the run are gone, and UnavailableError
+        if a dead letter could not be written. One that raised, or was cancelled, may have taken records along: only a new start
+        from a checkpoint is sound."""
 
     async def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> None:
         """One transaction: outputs and the group's offsets. Raises FencedError when a successor has taken over, and
@@ -94,20 +96,13 @@ class LogJournal:
 
     async def seek(self, positions: Mapping[int, int]) -> None:
         reader = self._opened()
-        for number in range(await self._transport.num_partitions(self._stage.inputs[0])):
-            await reader.seek(self._at(number), positions.get(number, 0))
-            self._positions[number] = reader.position(self._at(number))
+        for at in await partitions_of(self._transport, self._stage.inputs):
+            await reader.seek(at, positions.get(at.number, 0))
+            self._positions[at.number] = reader.position(at)
 
     async def poll(self, timeout_s: float) -> list[Delivery[Any]]:
-        if self._is_reader_lost:
-            await self._open_reader()
-            await self.seek(self._positions)
-            self._is_reader_lost = False
-        reader, started = self._opened(), time.monotonic()
         try:
-            raws = await reader.poll(timeout_s, POLL_RECORDS)
-            is_behind = bool(behind(reader, map(self._at, self._positions)))
-            self._silence.note(time.monotonic() - started, is_behind=is_behind, num_records=len(raws))
+            raws = await self._read(timeout_s)
         except OutOfRangeError as error:
             await self._skip_missing(error)
             return []
@@ -142,6 +137,18 @@ class LogJournal:
             await reader.close()
         await self._log_references.close()
         await self._transport.close()
+
+    async def _read(self, timeout_s: float) -> list[RawRecord]:
+        """What comes next; a reader that was lost is replaced by one that goes on where records were last delivered."""
+        if self._is_reader_lost:
+            await self._open_reader()
+            await self.seek(self._positions)
+            self._is_reader_lost = False
+        reader, started = self._opened(), time.monotonic()
+        raws = await reader.poll(timeout_s, POLL_RECORDS)
+        is_behind = bool(behind(reader, map(self._at, self._positions)))
+        self._silence.note(time.monotonic() - started, is_behind=is_behind, num_records=len(raws))
+        return raws
 
     async def _open_reader(self) -> None:
         if self._reader is not None:
@@ -189,4 +196,5 @@ class LogJournal:
             ) from error
         num_missing = error.earliest - error.offset
         self.counters.missing += report_missing(self._stage.name, self._stage.inputs[0], error, num_missing)
+        self._positions[error.at.number] = error.earliest
         await self._opened().seek(error.at, error.earliest)

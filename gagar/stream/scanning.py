@@ -24,12 +24,11 @@ async def scan_transport(
 ) -> AsyncIterator[Delivery[Any]]:
     """Committed records to the present ends (or on and on with `follow`), decoded; per partition in log order.
 
-    Tombstones and bad records are skipped, the latter with a warning. `spans`: where to begin and end instead.
+    Tombstones and bad records are skipped, the latter with a warning. `spans`: where to begin and end instead. Raises
+    UnavailableError if a topic is not there.
     """
     by_name = {topic.name: topic for topic in topics}
     partitions = await partitions_of(transport, topics)
-    if not partitions:
-        return
     reader = await transport.open_reader(partitions)
     try:
         ends = await _start(reader, partitions, spans)

@@ -24,8 +24,13 @@ POLL_RECORDS = 500
 
 
 async def partitions_of(transport: Transport, topics: Sequence[Topic]) -> list[Partition]:
-    """Every partition of the topics."""
-    return [Partition(topic.name, number) for topic in topics for number in range(await transport.num_partitions(topic))]
+    """Every partition of the topics. Raises UnavailableError if one has none: it does not exist, or the cluster, which has just
+    started, does not tell yet; to read nothing would be taken for a topic without records."""
+    counts = {topic.name: await transport.num_partitions(topic) for topic in topics}
+    for name, count in counts.items():
+        if not count:
+            raise UnavailableError(f"topic {name}: expected partitions, got none")
+    return [Partition(name, number) for name, count in counts.items() for number in range(count)]
 
 
 class TableFollower:
@@ -48,9 +53,8 @@ class TableFollower:
 
     async def load(self) -> None:
         """Reads up to the ends that the topics have now."""
-        self._positions = dict.fromkeys(await partitions_of(self._transport, list(self._topics.values())))
         ends: dict[Partition, int] = {}
-        while self._positions and not ends:
+        while self._topics and not ends:
             await self._attempt(self._ask_ends(ends))
         while any((self._positions[at] or 0) < end for at, end in ends.items()):
             await self._attempt(self._poll())
@@ -77,6 +81,7 @@ class TableFollower:
             await reader.close()
 
     async def _ask_ends(self, ends: dict[Partition, int]) -> None:
+        self._positions = dict.fromkeys(await partitions_of(self._transport, list(self._topics.values())))
         ends.update(await (await self._opened()).ends())
 
     async def _opened(self) -> Reader:
