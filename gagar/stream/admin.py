@@ -61,11 +61,7 @@ class Admin:
     def describe(self, names: Sequence[str]) -> dict[str, TopicState]:
         """Those of `names` that the cluster has, as they are."""
         with self._told():
-            there = {
-                topic["name"]: topic["partitions"]
-                for topic in self._client.describe_topics(list(names))
-                if topic["error_code"] == 0
-            }
+            there = self._retried(lambda: self._partitions(names))
             settings = self._settings(list(there)) if there else {}
         return {
             name: TopicState(
@@ -169,12 +165,29 @@ class Admin:
             (partition.topic, partition.partition): found.offset for partition, found in offsets.items() if found.offset >= 0
         }
 
-    def _retried(self, ask: Callable[[], T]) -> T:
-        """The answer of a group's coordinator, which is not there at once: the first question creates the topic it lives on,
-        and after a broker's restart it is elsewhere or still reads."""
-        from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commits offsets of a consumer group that has no members."""
+        from kafka import TopicPartition
+        from kafka.errors import NoError
+        from kafka.structs import OffsetAndMetadata
 
-        early = (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError)
+        wanted = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
+
+        def ask() -> None:
+            for kind in self._client.alter_group_offsets(group, wanted).values():
+                if kind is not NoError:
+                    raise kind()
+
+        with self._told():
+            self._retried(ask)
+
+    def _retried(self, ask: Callable[[], T]) -> T:
+        """The answer of a topic's leader or a group's coordinator, which is not there at once: the first question creates the
+        topic that groups live on, and after a broker's restart both are elsewhere or still read."""
+        from kafka import errors
+
+        coming = (errors.CoordinatorNotAvailableError, errors.CoordinatorLoadInProgressError, errors.LeaderNotAvailableError)
+        early = (*coming, errors.NotCoordinatorError)
         is_early = tenacity.retry_if_exception_type(early)
         known: dict[Any, Any] = self._client._manager.cluster._coordinators  # never forgotten by the client itself
         stop, wait = tenacity.stop_after_delay(REQUEST_TIMEOUT_S), tenacity.wait_fixed(COORDINATOR_POLL_S)
@@ -190,7 +203,9 @@ class Admin:
         names = {f"{run_name}.{topic.name}": topic.name for topic in stage.inputs}
         if not names:
             return {}
-        partitions = self._num_partitions(list(names))
+        with self._told():
+            told = self._retried(lambda: self._partitions(list(names)))
+        partitions = {name: len(entries) for name, entries in told.items()}
         committed = self.committed(f"{run_name}.{stage.name}")
         starts, ends = self.start_offsets(partitions), self.end_offsets(partitions)
         lags = {names[name]: 0 for name in partitions}
@@ -199,10 +214,17 @@ class Admin:
             lags[names[name]] += max(0, end - position)
         return lags
 
-    def _num_partitions(self, names: list[str]) -> dict[str, int]:
-        with self._told():
-            found: list[dict[str, Any]] = self._client.describe_topics(names)
-        return {topic["name"]: len(topic["partitions"]) for topic in found if topic["error_code"] == 0}
+    def _partitions(self, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """What is told of each partition of those of `names` that exist. Another error than that is raised: of a cluster that
+        has just started a topic may have no leader yet."""
+        from kafka.errors import UnknownTopicOrPartitionError, for_code
+
+        found: list[dict[str, Any]] = self._client.describe_topics(list(names))
+        there = [topic for topic in found if topic["error_code"] != UnknownTopicOrPartitionError.errno]
+        for topic in there:
+            if topic["error_code"]:
+                raise for_code(topic["error_code"])(f"topic {topic['name']}")
+        return {topic["name"]: topic["partitions"] for topic in there}
 
     @contextmanager
     def _told(self) -> Iterator[None]:
