@@ -2,12 +2,16 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from gagar.errors import BadRecordError
 from gagar.stream.handlers import Delivery
+from gagar.stream.policy import Policy
 from gagar.stream.routing import to_delivery
+from gagar.stream.silence import Silence, behind
 from gagar.stream.spec import Topic
 from gagar.stream.tables import partitions_of
 from gagar.stream.transport import OutOfRangeError, Partition, RawRecord, Reader, Transport
@@ -25,15 +29,16 @@ async def scan_transport(
     """Committed records to the present ends (or on and on with `follow`), decoded; per partition in log order.
 
     Tombstones and bad records are skipped, the latter with a warning. `spans`: where to begin and end instead. Raises
-    UnavailableError if a topic is not there.
+    UnavailableError if a topic is not there, or (but with `follow`, which waits) if the log falls silent before the end.
     """
     by_name = {topic.name: topic for topic in topics}
     partitions = await partitions_of(transport, topics)
     reader = await transport.open_reader(partitions)
+    silence = Silence(f"scan of {','.join(by_name)}", math.inf if follow else Policy().silence_s)
     try:
         ends = await _start(reader, partitions, spans)
         while follow or any(reader.position(at) < end for at, end in ends.items()):
-            for raw in await _poll(reader):
+            for raw in await _poll(reader, silence, partitions):
                 delivery = _decoded(raw, by_name[raw.at.topic])
                 if delivery is not None and (follow or raw.offset < ends[raw.at]):
                     yield delivery
@@ -62,10 +67,14 @@ def _decoded(raw: RawRecord, topic: Topic) -> Delivery[Any] | None:
         return None
 
 
-async def _poll(reader: Reader) -> list[Any]:
+async def _poll(reader: Reader, silence: Silence, partitions: Sequence[Partition]) -> list[RawRecord]:
+    started = time.monotonic()
     try:
-        return await reader.poll(1.0, POLL_RECORDS)
+        raws = await reader.poll(1.0, POLL_RECORDS)
     except OutOfRangeError as error:
         log.warning("records gone before they were read partition=%s up_to=%d", error.at, error.earliest)
         await reader.seek(error.at, error.earliest)
         return []
+    is_behind = bool(behind(reader, partitions))
+    silence.note(time.monotonic() - started, is_behind=is_behind, num_records=len(raws))
+    return raws
