@@ -94,6 +94,10 @@ class Audit:
         """Adds what was found where references point."""
         self._found.add(finding)
 
+    def retire(self, later: Ranges) -> None:
+        """The logs as they are after all was applied: what retention has taken meanwhile may never have been seen."""
+        self._resolver.retire(later)
+
     def report(self, *, is_in_flight_allowed: bool = False) -> AuditReport:
         """Findings and counts over all that was applied.
 

@@ -79,6 +79,11 @@ class Resolver:
             text = f"{source}: expected a reference into the log [{begin}, {end}), got {ref}"
             yield Finding(Law.REFERENCE_IN_LOG, text)
 
+    def retire(self, later: Ranges) -> None:
+        """The logs are as `later` says by now."""
+        self._ranges = later
+        self._cuts.clear()
+
     def cut(self, partition: int) -> frozenset[str]:
         """The topics of which retention has taken the beginning, in a partition."""
         if partition not in self._cuts:

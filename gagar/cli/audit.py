@@ -18,8 +18,9 @@ from gagar.errors import ConfigError
 
 if TYPE_CHECKING:
     from gagar.audit import Audit, AuditTerms
-    from gagar.audit_references import Ranges
+    from gagar.audit_references import Claim, Ranges
     from gagar.audit_report import AuditReport
+    from gagar.findings import Finding
     from gagar.stream.scanning import Spans
     from gagar.stream.spec import Topic
     from gagar.stream.transport import Transport
@@ -48,9 +49,15 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
             if topic not in (topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS):
                 async for delivery in scan_transport(transport, (topic,), spans=spans):
                     audit.apply(delivery)
-        await _follow(audit, transport, servers, run)
+        broken = await _follow(audit, transport)
     finally:
         await transport.close()
+    # Retention may have taken in the meantime what was to be read: that is not held against anyone.
+    later = await asyncio.to_thread(_ranges, servers, run)
+    audit.retire(later)
+    for claim, finding in broken:
+        if claim.ref.offset >= later[claim.ref.topic, claim.ref.partition][0]:
+            audit.hold(finding)
     return audit.report(is_in_flight_allowed=is_in_flight_allowed)
 
 
@@ -127,8 +134,8 @@ def _spans(servers: str, run: Run, ranges: "Ranges", since: float) -> "Spans":
     return spans
 
 
-async def _follow(audit: "Audit", transport: "Transport", servers: str, run: Run) -> None:
-    """Reads what a sample of the references points to; what retention has taken in the meantime is not held against anyone."""
+async def _follow(audit: "Audit", transport: "Transport") -> "list[tuple[Claim, Finding]]":
+    """Reads what a sample of the references points to; the answer is those that do not hold."""
     from gagar.audit_references import broken_claims
     from gagar.stream.referencing import LogReferences
     from topology import topics
@@ -137,13 +144,9 @@ async def _follow(audit: "Audit", transport: "Transport", servers: str, run: Run
     references = LogReferences(transport, followed)
     try:
         records = {topic.name: topic.record for topic in followed}
-        broken = [pair async for pair in broken_claims(audit.claims(), references, records)]
+        return [pair async for pair in broken_claims(audit.claims(), references, records)]
     finally:
         await references.close()
-    ranges = await asyncio.to_thread(_ranges, servers, run) if broken else {}
-    for claim, finding in broken:
-        if claim.ref.offset >= ranges[claim.ref.topic, claim.ref.partition][0]:
-            audit.hold(finding)
 
 
 @click.command()
