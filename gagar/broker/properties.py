@@ -6,6 +6,7 @@ MAX_MESSAGE_BYTES = 72 << 20
 """Above the largest record of any topic."""
 SEGMENT_BYTES = 512 << 20
 """Above the largest record, or the send fails; segments are not preallocated."""
+INTERNAL_SEGMENT_BYTES = 4 << 20
 
 
 def server_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
@@ -42,6 +43,9 @@ def _internal_topics() -> dict[str, str]:
     """One node: one replica of everything, and one partition, since each costs memory and files."""
     return {
         "offsets.topic.num.partitions": "1",
+        # A coordinator that starts reads all of it: compacted often (only closed segments are), it is there at once.
+        "offsets.topic.segment.bytes": str(INTERNAL_SEGMENT_BYTES),
+        "transaction.state.log.segment.bytes": str(INTERNAL_SEGMENT_BYTES),
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.num.partitions": "1",
         "transaction.state.log.replication.factor": "1",

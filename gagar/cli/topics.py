@@ -59,12 +59,16 @@ def apply_topology(run: Run) -> "list[Change]":
     """Brings the cluster to the topology; what was done. Raises UnavailableError or ConfigError."""
     from gagar.broker.address import bootstrap_servers
     from gagar.stream.admin import Admin
+    from gagar.stream.beginnings import begin
     from topology.graph import check_topology
+    from topology.stages import STAGES
     from topology.topics import TOPICS
 
     check_topology()
     with Admin(bootstrap_servers(run)) as admin:
-        return admin.apply(run, TOPICS)
+        changes = admin.apply(run, TOPICS)
+        begin(admin, run, STAGES)
+    return changes
 
 
 def _differences(run: Run) -> "list[Change]":

@@ -8,7 +8,8 @@ delivery in the end, whatever others hold: the largest record passes, and a part
 """
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 FORGET = 0.9
@@ -23,7 +24,7 @@ class Held(NamedTuple):
 
 
 PATIENCE_S = 1.0
-"""Of a lane that holds nothing, with lanes that do not get rid of what they hold."""
+"""How long a lane keeps its turn while others do not get rid of what they hold."""
 LEAST = Held(1 << 10, 1 << 10)
 FIRST_GUESS = Held(1 << 20, 1 << 20)
 
@@ -52,12 +53,13 @@ class Budget:
         """Whether more is held than should be."""
         return min(self._free()) <= 0
 
-    async def portion(self, *, is_idle: bool) -> int:
-        """Deliveries that a lane may take, as soon as it may take any. `is_idle`: it holds nothing. Called within `turn`."""
-        while (portion := self._portion(is_idle=is_idle)) <= 0:
-            if not await self.settled(PATIENCE_S) and is_idle:
-                return 1
-        return portion
+    async def portion(self, is_idle: Callable[[], bool]) -> int:
+        """Deliveries that a lane may take, as soon as it may take any; called within `turn`. None after PATIENCE_S, when the
+        turn must go on, but one for a lane that holds nothing (`is_idle`)."""
+        patience = time.monotonic() + PATIENCE_S
+        while (portion := self._portion(is_idle())) <= 0 and (left_s := patience - time.monotonic()) > 0:
+            await self.settled(left_s)
+        return portion or int(is_idle())
 
     async def settled(self, timeout_s: float | None = None) -> bool:
         """Waits until a lane has let something go; false if none did in time."""
@@ -73,7 +75,7 @@ class Budget:
         """A unit has been finished, and weighed so much."""
         self._unit = Held(*(max(new, FORGET * old, least) for new, old, least in zip(unit, self._unit, LEAST, strict=True)))
 
-    def _portion(self, *, is_idle: bool) -> int:
+    def _portion(self, is_idle: bool) -> int:
         free, half = self._free(), self._limits.outputs / 2
         inputs = int(free.inputs / self._unit.inputs)
         outputs = max(1, int(half / self._unit.outputs)) if free.outputs >= half else 0

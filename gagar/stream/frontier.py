@@ -67,7 +67,9 @@ class Frontier:
         return not was_finished
 
     def advance(self, position: int) -> None:
-        """Everything unread below `position` is a gap: the reader has passed it."""
+        """Everything unread below `position` is a gap: the reader has passed it. As far as the span has room."""
+        if self._pending:
+            position = min(position, self.low + SPAN_LIMIT)
         if position > self._next:
             self._restored.difference_update(range(self._next, min(position, self._restored_end)))
             self._next = position

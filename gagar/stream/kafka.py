@@ -405,9 +405,12 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
                     raise UnavailableError(f"offsets of {self._group}: expected a place in the group, got none yet")
                 await coordinator.ensure_coordinator_known()
                 found = committed_offsets(await coordinator._send_req(_offset_fetch(self._prefix + self._group, names)))
-        if missing := names.keys() - found.keys():
-            raise UnavailableError(f"offsets of {self._group}: expected an answer for each partition, got none for {missing}")
-        return {at: committed for name, at in names.items() if (committed := found[name]) is not None}
+        if missing := sorted(map(str, (at for name, at in names.items() if name not in found))):
+            raise UnavailableError(
+                f"offsets of {self._group}: expected one in each partition, got none in {', '.join(missing)}; "
+                "if it stays so, run `gagar topics apply`"
+            )
+        return {at: found[name] for name, at in names.items()}
 
     async def close(self) -> None:
         if self._consumer is not None:
@@ -421,19 +424,19 @@ def _offset_fetch(group: str, names: Iterable[TopicPartition]) -> OffsetFetchReq
     return OffsetFetchRequest(group, list(numbers.items()))
 
 
-def committed_offsets(answer: Any) -> dict[TopicPartition, Committed | None]:
-    """What a coordinator says of the partitions that it was asked for; none: nothing is committed. Raises the error in it.
+def committed_offsets(answer: Any) -> dict[TopicPartition, Committed]:
+    """What a coordinator says of the partitions that it was asked for, but for those it knows nothing of. Raises its errors.
 
     The client's own reading of the answer passes over the error of the whole: one from a coordinator that has just started
     reads as if nothing had ever been committed, and all would be done again.
     """
     _raise_for(getattr(answer, "error_code", 0))
-    found: dict[TopicPartition, Committed | None] = {}
+    found: dict[TopicPartition, Committed] = {}
     for topic, entries in answer.topics:
         for number, offset, metadata, code in entries:
             _raise_for(code)
-            committed = Committed(offset=offset, metadata=metadata or "") if offset >= 0 else None
-            found[TopicPartition(topic, number)] = committed
+            if offset >= 0:
+                found[TopicPartition(topic, number)] = Committed(offset=offset, metadata=metadata or "")
     return found
 
 

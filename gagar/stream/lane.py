@@ -68,6 +68,7 @@ class Lane:
         self._partitions = [Partition(topic.name, number) for topic in context.stage.inputs]
         self._frontiers: dict[Partition, Frontier] = {}
         self._committed: dict[Partition, int] = {}
+        self._num_committed = 0
         self._producer: Producer | None = None
         self._reader: LaneReader | None = None
         self._is_reading = True
@@ -77,15 +78,15 @@ class Lane:
 
     async def run(self) -> None:
         """Takes over and serves, again after every failure of the log; raises what is wrong with the stage itself."""
-        num_failures = 0
+        num_failures = num_committed = 0
         try:
             while True:
                 try:
                     await together(self._take_over())
-                    num_failures = 0
+                    num_committed = self._num_committed
                     await together(self._read(), self._commit(), self._watch())
                 except (UnavailableError, FencedError) as error:
-                    num_failures += 1
+                    num_failures = 1 if self._num_committed > num_committed else num_failures + 1
                     log.warning("lane interrupted lane=%s failures=%d error=%s", self._name, num_failures, error)
                 await asyncio.sleep(self._policy.backoff(max(num_failures, 1)))
         finally:
@@ -146,9 +147,8 @@ class Lane:
         reader = await transport.open_reader(self._partitions)
         self._reader = LaneReader(self._name, reader, self._context.stage.inputs, self._policy, self._context.counters)
         positions = {at: frontier.next for at, frontier in self._frontiers.items()}
-        starts = {at: committed.get(at, Committed(offset=0)) for at in self._partitions}
-        self._frontiers = {at: Frontier.restore(start.offset, start.metadata) for at, start in starts.items()}
-        self._committed = {at: committed[at].offset for at in committed}
+        self._frontiers = {at: Frontier.restore(start.offset, start.metadata) for at, start in committed.items()}
+        self._committed = {at: start.offset for at, start in committed.items()}
         self._keep_work(positions)
         for at, frontier in self._frontiers.items():
             await self._reader.start(at, frontier)
@@ -177,7 +177,7 @@ class Lane:
         while self._is_reading:
             if await self._reader.fill(wait_s, self._work.max_poll):
                 async with self._work.intake() as room:
-                    for raw in self._reader.due(room):
+                    for raw in self._reader.due(room if self._is_reading else 0):
                         self._context.counters.delivered += 1
                         await self._work.take(raw)
             wait_s = self._work.tick()
@@ -217,6 +217,9 @@ class Lane:
         for at, spots in finishing.items():
             self._frontiers[at].finish(spots)
         self._committed = {at: committed.offset for at, committed in offsets.items()}
+        self._num_committed += 1
+        for unit in units:
+            self._refused.pop(unit.source.key, None)
         self.queue.done()
         self._count(units)
 

@@ -93,7 +93,7 @@ class MemoryMembership:
 
     async def committed(self, partitions: Sequence[Partition], /) -> dict[Partition, Committed]:
         await asyncio.sleep(0)
-        found = {at: self._group.offsets[at] for at in partitions if at in self._group.offsets}
+        found = {at: self._group.offsets.get(at, Committed(offset=0)) for at in partitions}
         await asyncio.sleep(0)
         return found
 

@@ -59,8 +59,9 @@ class LaneReader:
         self._held_back[at] = deque()
 
     def lagging(self) -> list[Partition]:
-        """Partitions not read up to their ends, but for those held back."""
-        return behind(self._reader, [at for at, held in self._held_back.items() if not held])
+        """Partitions not read up to their ends, but for those whose span has no room."""
+        unread = behind(self._reader, [at for at, held in self._held_back.items() if not held])
+        return [*unread, *(at for at in self._held_back if self._is_due(at))]
 
     async def fill(self, wait_s: float, max_records: int) -> bool:
         """Whether records are due, after at most `wait_s`. They stay here until `due` is asked for them."""
@@ -91,6 +92,8 @@ class LaneReader:
         for at, frontier in self._frontiers.items():
             if not self._held_back[at]:
                 frontier.advance(self._reader.position(at))
+            elif not self._is_due(at):
+                self._reader.pause(at)
         return len(records)
 
     def _is_due(self, at: Partition) -> bool:

@@ -120,9 +120,13 @@ class StageRuntime:
         task.add_done_callback(self._check)
 
     async def _run_lane(self, lane: Lane, predecessor: asyncio.Task[None] | None) -> None:
-        """A number that went and came back waits for the end of what it was."""
+        """A number that went and came back waits for the end of what it was, even if it goes once more meanwhile."""
         if predecessor is not None:
-            await asyncio.wait([predecessor])
+            try:
+                await asyncio.wait([predecessor])
+            except asyncio.CancelledError:
+                await asyncio.wait([predecessor])
+                raise
         await lane.run()
 
     def _abandon(self, number: int) -> None:

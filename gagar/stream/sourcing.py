@@ -173,8 +173,8 @@ class SourceRuntime:
 
     async def _committed_cursor(self) -> bytes:
         assert self._membership is not None
-        committed = (await self._membership.committed([self._home])).get(self._home)
-        return Frontier.restore(committed.offset, committed.metadata).note if committed is not None else b""
+        committed = (await self._membership.committed([self._home]))[self._home]
+        return Frontier.restore(committed.offset, committed.metadata).note
 
     def _lost_place(self) -> FencedError:
         return FencedError(f"stage {self._stage.name}: expected its own cursor, got another's; start it again")

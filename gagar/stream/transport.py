@@ -135,7 +135,8 @@ class Membership(Protocol):
         while believes to own is not enough to start a producer."""
 
     async def committed(self, partitions: Sequence[Partition], /) -> dict[Partition, Committed]:
-        """The group's positions; partitions without one are left out. Right only after the partition's producer has started."""
+        """The group's position in each partition; right only after the partition's producer has started. Every group has one
+        from the start (`gagar.stream.beginnings`): raises UnavailableError if the log knows of none."""
 
     async def close(self) -> None: ...
 

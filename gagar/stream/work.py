@@ -97,7 +97,7 @@ class HandlerWork:
         while (room := self._policy.window - self._num_held) <= 0:
             await self._budget.settled()
         async with self._budget.turn:
-            yield min(room, await self._budget.portion(is_idle=not self._num_held))
+            yield min(room, await self._budget.portion(lambda: not self._num_held))
             await asyncio.sleep(0)  # handlers that end at once have ended then, and their outputs count
 
     @property

@@ -12,6 +12,7 @@ import msgspec
 from gagar.broker.address import BrokerState
 from gagar.records import RolloutRequest, encode
 from gagar.stream.admin import Admin
+from gagar.stream.beginnings import begin
 from gagar.stream.handlers import Delivery
 from gagar.stream.kafka import KafkaTransport
 from gagar.stream.scanning import scan_transport
@@ -42,6 +43,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         """Those of the topology, for a run of that name."""
         with Admin(self.state.address) as admin:
             admin.apply(make_run(name), TOPICS)
+            begin(admin, make_run(name), STAGES)
 
     def stored_bytes(self, name: str) -> int:
         """Bytes of the run's records on the broker's disk, all topics together."""

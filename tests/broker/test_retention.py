@@ -20,7 +20,18 @@ from gagar.stream.tables import partitions_of
 from gagar.stream.transport import Send
 from tests.broker.stages import ROOT
 from tests.builders import make_request, make_verdict
-from tests.contract.world import FAST, NUM_PARTITIONS, KafkaWorld, Process, make_run, make_tokens, make_trajectory, opened, read
+from tests.contract.world import (
+    FAST,
+    NUM_PARTITIONS,
+    KafkaWorld,
+    Process,
+    begin_groups,
+    make_run,
+    make_tokens,
+    make_trajectory,
+    opened,
+    read,
+)
 from tests.contract.world import write as write_to
 from tests.runs import write_run
 from topology import topics
@@ -46,6 +57,7 @@ async def world(kafka_servers: str) -> KafkaWorld:
 def create_topics(world: KafkaWorld) -> None:
     with Admin(world.servers) as admin:
         admin.apply(make_run(world.name), topics.TOPICS)
+        begin_groups(admin, make_run(world.name), topics.TOPICS)
 
 
 def retire(world: KafkaWorld, topic: Topic) -> None:

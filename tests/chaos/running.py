@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from gagar.stream.admin import Admin
+from gagar.stream.beginnings import begin
 from tests.chaos.facts import Facts, gather
 from tests.chaos.fate import NUM_EVALUATIONS
 from tests.chaos.judge import Judgement, judge
@@ -19,6 +20,7 @@ from tests.chaos.plan import Plan, real_topics
 from tests.chaos.restarts import Watched
 from tests.chaos.slots import Exit, Slot, slots
 from tests.chaos.watching import Progress, watching
+from topology.stages import STAGES
 
 POLL_S = 0.25
 TELL_S = 5.0
@@ -31,18 +33,30 @@ class Log:
 
     def __init__(self) -> None:
         self.events: Counter[str] = Counter()
+        """Those that really happened, by kind."""
+        self.hits: Counter[str] = Counter()
+        """The same, by kind and target."""
+        self.in_vain: Counter[str] = Counter()
+        """Those that met nobody."""
         self.last_event = "none"
         self.exits: list[Exit] = []
         self.restarted: list[str] = []
         """Handlers that scaling has restarted in place."""
         self.num_kept = 0
-        """Handlers that began on partitions which their process kept while its stage was scaled."""
+        """Handlers that were in work, on partitions that their process kept, while their stage was scaled."""
         self.late_stops: list[str] = []
 
-    def note(self, kind: str, target: str) -> None:
-        """An event is fired."""
-        self.events[kind] += 1
+    def fired(self, kind: str, target: str) -> None:
+        """An event begins."""
         self.last_event = f"{kind} {target}"
+
+    def told(self, kind: str, target: str, *, happened: bool) -> None:
+        """An event is over."""
+        if not happened:
+            self.in_vain[kind] += 1
+            return
+        self.events[kind] += 1
+        self.hits[f"{kind} {target}"] += 1
 
     def watch(self, found: Watched) -> None:
         """A stage has been scaled."""
@@ -93,6 +107,7 @@ async def run_once(plan: Plan, leash: Path, patience_s: float, fire: Fire | None
     """The whole stream, once."""
     with Admin(plan.servers) as admin:
         admin.apply(plan.run, real_topics())
+        begin(admin, plan.run, STAGES)
     log, began = Log(), time.monotonic()
     async with watching(plan.servers, plan.name) as progress, slots(plan, leash, log.exits.append) as stages:
         firing = asyncio.create_task(fire(stages, log)) if fire else None

@@ -47,7 +47,8 @@ async def test_a_journal_reads_from_positions_and_commits_outputs_with_offsets(w
     assert first.group_id in keys  # type: ignore[attr-defined]
     assert [record.version for record in await journal.read_table(VERSIONS)] == [1, 2]
     await journal.close()
-    assert {at.number: entry.offset for at, entry in (await committed(world, STAGE)).items()} == positions
+    offsets = {at.number: entry.offset for at, entry in (await committed(world, STAGE)).items()}
+    assert {number: offset for number, offset in offsets.items() if offset} == positions
     assert [d.key for d in await read(world, OUTCOMES)] == [keys[0]]
 
 

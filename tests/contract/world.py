@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gagar import records
 from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TasksTable, TrainingTable
@@ -18,6 +18,10 @@ from gagar.stream.scanning import scan_transport
 from gagar.stream.sourcing import SourceRuntime
 from gagar.stream.spec import Stage, Topic
 from gagar.stream.transport import Committed, Partition, Send, Transport
+from topology.stages import STAGES
+
+if TYPE_CHECKING:
+    from gagar.stream.admin import Admin
 
 REQUESTS = Topic(name="rollout-requests", record=records.RolloutRequest, kept="by time")
 VERDICTS = Topic(name="verdicts", record=records.Verdict, kept="by time")
@@ -67,7 +71,17 @@ class KafkaWorld:
         from gagar.stream.admin import Admin
 
         with Admin(self.servers) as admin:
-            admin.apply(make_run(self.name, num_partitions=self.num_partitions), self.topics)
+            run = make_run(self.name, num_partitions=self.num_partitions)
+            admin.apply(run, self.topics)
+            begin_groups(admin, run, self.topics)
+
+
+def begin_groups(admin: "Admin", run: Run, topics: Sequence[Topic]) -> None:
+    """The beginnings of whatever stage a test may start."""
+    counts = {run.topic(topic.name): run.kafka.num_partitions if topic.is_grouped else 1 for topic in topics}
+    offsets = {(name, number): 0 for name, count in counts.items() for number in range(count)}
+    for group in ("under-test", "asker", "attempter", "reader", *(stage.name for stage in STAGES)):
+        admin.commit(run.topic(group), offsets)
 
 
 def make_run(name: str = "t", servers: str = "", directory: str = "unused", num_partitions: int = NUM_PARTITIONS) -> Run:
@@ -207,10 +221,12 @@ async def committed(world: World, stage: Stage) -> dict[Partition, Committed]:
     async with opened(world) as transport:
         membership = transport.join(stage.name, stage.inputs, Nobody())
         task = asyncio.create_task(membership.run())
-        await membership.confirm()
-        partitions = [Partition(topic.name, n) for topic in stage.inputs for n in range(NUM_PARTITIONS)]
-        found = await membership.committed(partitions)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await membership.close()
-        return found
+        try:
+            await membership.confirm()
+            return await membership.committed(
+                [Partition(topic.name, n) for topic in stage.inputs for n in range(NUM_PARTITIONS)]
+            )
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await membership.close()

@@ -163,3 +163,37 @@ async def test_reading_begins_after_what_is_in_work() -> None:
     frontier.deliver(5)
     await start(fake, frontier)
     assert fake.at == 6
+
+
+async def test_a_partition_whose_span_is_full_from_the_first_record_on_is_not_fetched_further() -> None:
+    fake = FakeReader([0], [SPAN_LIMIT], [SPAN_LIMIT + 1])
+    reader, frontier = await start(fake)
+    assert [raw.offset for raw in await poll(reader, 10)] == [0]
+    assert not await poll(reader, 10)
+    assert fake.paused == {AT}
+    frontier.finish([0])
+    assert [raw.offset for raw in await poll(reader, 10)] == [SPAN_LIMIT]
+    assert not fake.paused
+
+
+async def test_records_that_wait_for_their_turn_hold_time_back() -> None:
+    fake = FakeReader([0, 1, 2])
+    fake.caught_up = True
+    reader, _ = await start(fake)
+    assert await reader.fill(0, 10)
+    assert [raw.offset for raw in reader.due(1)] == [0]
+    assert reader.lagging() == [AT]
+    reader.due(10)
+    assert not reader.lagging()
+
+
+async def test_markers_without_end_do_not_outgrow_the_span() -> None:
+    fake = FakeReader([0])
+    reader, frontier = await start(fake)
+    await poll(reader, 10)
+    fake.at = 3 * SPAN_LIMIT
+    await poll(reader, 10)
+    assert frontier.next == SPAN_LIMIT
+    frontier.finish([0])
+    await poll(reader, 10)
+    assert frontier.snapshot() == (3 * SPAN_LIMIT, "")

@@ -76,7 +76,9 @@ def make_work(reducer: Any, wall: Callable[[], float] = lambda: 100.0) -> tuple[
     lane, policy, counters = FakeLane(), Policy(), Counters()
     router = Router(STAGE, DEAD_LETTERS)
     attempts = Attempts("stage", router, policy, counters)
-    return ReducerWork("stage", lane, reducer, attempts, router, policy, counters, Budget(Held(1 << 20, 1 << 20), {}), StreamTime(wall)), lane
+    return ReducerWork(
+        "stage", lane, reducer, attempts, router, policy, counters, Budget(Held(1 << 20, 1 << 20), {}), StreamTime(wall)
+    ), lane
 
 
 def test_stream_time_is_the_clock_when_all_is_read() -> None:

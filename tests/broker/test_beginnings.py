@@ -1,0 +1,50 @@
+"""Groups begin before stages start, and lost offsets are told, not taken for a beginning."""
+
+import asyncio
+
+import pytest
+
+from gagar.errors import UnavailableError
+from gagar.stream.admin import Admin
+from gagar.stream.beginnings import begin
+from gagar.stream.transport import Partition
+from tests.builders import make_request
+from tests.contract.world import NUM_PARTITIONS, REQUESTS, KafkaWorld, committed, make_run, make_stage, opened, write
+
+pytestmark = pytest.mark.broker
+
+STAGE = make_stage("effect", name="late")
+
+
+@pytest.fixture
+async def world(kafka_servers: str) -> KafkaWorld:
+    world = KafkaWorld(kafka_servers)
+    await asyncio.to_thread(world.create_topics)
+    return world
+
+
+def begin_late(world: KafkaWorld) -> None:
+    with Admin(world.servers) as admin:
+        begin(admin, make_run(world.name), [STAGE])
+
+
+async def test_a_group_begins_at_the_start_of_each_input_once(world: KafkaWorld) -> None:
+    await asyncio.to_thread(begin_late, world)
+    await write(world, [make_request(f"t-{number:06d}") for number in range(40)])
+    await asyncio.to_thread(begin_late, world)
+    found = await committed(world, STAGE)
+    assert {at: entry.offset for at, entry in found.items()} == {Partition(REQUESTS.name, n): 0 for n in range(NUM_PARTITIONS)}
+
+
+async def test_a_group_that_lost_its_offsets_does_not_begin_anew(world: KafkaWorld) -> None:
+    await write(world, [make_request(f"t-{number:06d}") for number in range(40)])
+    with pytest.raises(
+        UnavailableError, match=r"late: expected committed offsets in .*rollout-requests\[0\], .*; try again if"
+    ):
+        await asyncio.to_thread(begin_late, world)
+    with pytest.raises(
+        UnavailableError, match=r"offsets of late: expected one in each partition, got none in rollout-requests\[0\]"
+    ):
+        await committed(world, STAGE)
+    async with opened(world) as transport:
+        assert await transport.num_partitions(REQUESTS) == NUM_PARTITIONS
