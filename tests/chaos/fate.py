@@ -23,7 +23,10 @@ BROKEN_SHARE = 0.03
 INVALID_SHARE = 0.04
 """Of the members of all others."""
 PER_KIND = 2
-"""Groups for each kind of poison."""
+"""Groups for each kind of poison, at least."""
+GROUPS_PER_POISON = 500
+"""A long run has one more of each kind for so many groups: of the early groups of a stage one in forty is rejected then, far
+from what stops a stage."""
 EARLY_SHARE = 0.4
 """Poison lies in the first part of a run, so that the groups that must wait for their deadline wait while it goes on."""
 NUM_EVALUATIONS = 12
@@ -206,9 +209,9 @@ class Fates:
     @cached_property
     def kinds(self) -> dict[str, Kind]:
         """The poisoned groups, each with its kind."""
-        chance = self.chance("poison")
-        indices = chance.sample(range(int(self.num_groups * EARLY_SHARE)), PER_KIND * len(KINDS))
-        return {f"t-{index:06d}": KINDS[place // PER_KIND] for place, index in enumerate(indices)}
+        chance, per_kind = self.chance("poison"), max(PER_KIND, self.num_groups // GROUPS_PER_POISON)
+        indices = chance.sample(range(int(self.num_groups * EARLY_SHARE)), per_kind * len(KINDS))
+        return {f"t-{index:06d}": KINDS[place // per_kind] for place, index in enumerate(indices)}
 
     def chance(self, *what: object) -> random.Random:
         """Chance that is the same in every process."""

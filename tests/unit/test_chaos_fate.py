@@ -1,11 +1,13 @@
 """The fates of the chaos suite: pure, varied enough, and by the rules of the stream."""
 
 from collections import Counter
+from itertools import groupby
 
 import pytest
 
 from gagar.records import PatchMeasures, VerdictStatus
-from tests.chaos.fate import KINDS, MIN_GROUPS, PER_KIND, End, Fate, Fates, Kind, Letter, Member, Poison
+from gagar.stream.policy import Policy
+from tests.chaos.fate import EARLY_SHARE, KINDS, MIN_GROUPS, PER_KIND, End, Fate, Fates, Kind, Letter, Member, Poison
 
 NO_POISON = None
 CLEAN = PatchMeasures(num_added_lines=1, num_files=1)
@@ -50,6 +52,27 @@ def test_poison_befalls_every_topic_that_a_stage_reads_and_every_stage_that_writ
     read = {topic.name for stage in STAGES for topic in stage.inputs}
     assert {kind.place for kind in KINDS if kind.act == "garbage"} == read
     assert {stage for kind in KINDS for stage in kind.rejected_by} == {stage.name for stage in STAGES if stage.inputs}
+
+
+def rejections(stage: str, fates: Fates) -> list[bool]:
+    """Of the early groups in their order, whether the stage writes a dead letter for them."""
+    indices = {int(group_id[2:]) for group_id, kind in fates.kinds.items() if stage in kind.rejected_by}
+    return [index in indices for index in range(int(fates.num_groups * EARLY_SHARE))]
+
+
+@pytest.mark.parametrize(("num_groups", "per_kind"), [(MIN_GROUPS, 2), (1000, 2), (1500, 3), (10_000, 20)])
+def test_poison_grows_with_a_long_run_and_stops_no_stage(num_groups: int, per_kind: int) -> None:
+    policy = Policy()
+    for seed in (1, 2, 3):
+        fates = Fates(seed, num_groups)
+        assert Counter(map(str, fates.kinds.values())) == {str(kind): per_kind for kind in KINDS}
+        for stage in {stage for kind in KINDS for stage in kind.rejected_by}:
+            dead = rejections(stage, fates)
+            in_a_row = max(len(list(run)) for is_dead, run in groupby(dead) if is_dead)
+            together = max(sum(dead[start : start + policy.dead_share_of]) for start in range(len(dead)))
+            # half the limits at most, as groups do not come in order
+            assert in_a_row <= policy.max_dead_run / 2
+            assert together <= policy.dead_share * policy.dead_share_of / 2
 
 
 def test_poison_lies_early_and_befalls_valid_members_of_mixed_groups() -> None:
