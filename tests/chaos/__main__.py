@@ -15,11 +15,12 @@ import click
 import msgspec
 
 from gagar.broker.local import broker
-from tests.chaos.events import Arena, fire
+from tests.chaos.events import Arena
 from tests.chaos.fate import MIN_GROUPS
 from tests.chaos.plan import Plan
 from tests.chaos.report import Report
 from tests.chaos.running import Log, run_once
+from tests.chaos.schedule import fire
 from tests.chaos.slots import Slot
 
 CALM_LOSSY_S, FIRE_LOSSY_S = 20.0, 60.0
@@ -27,7 +28,7 @@ CALM_LOSSY_S, FIRE_LOSSY_S = 20.0, 60.0
 LONG_GROUPS = 2000
 """From here on a run lasts so long that twice as patient deadlines cost nothing."""
 FIRE_AT_LEAST_S = 100.0
-"""So long groups are asked for, that every kind of event has its turn."""
+"""So long groups are asked for, that most kinds of events have had their turn; the last groups wait for the others."""
 UNPACED = 1e9
 """Groups a second: as many as admission allows."""
 

@@ -1,8 +1,6 @@
-"""What is fired at a run: each kind of event, and the schedule that the seed draws.
+"""What is fired at a run. Each event tells whether it really happened: somebody was there and met it.
 
 An event leaves nothing broken behind, also when it is cut short: who was stopped goes on, the broker and the sandbox are back.
-Events overlap, but never two on one stage; while a stage is scaled nothing befalls the broker, so that what is seen then is
-scaling's doing.
 """
 
 import asyncio
@@ -11,30 +9,28 @@ import random
 import signal
 import time
 from asyncio.subprocess import Process
-from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-
-import msgspec
 
 from gagar.broker.address import BrokerState, running_state
 from gagar.broker.local import start_broker, stop_broker
 from gagar.leash import environment
-from tests.chaos.plan import STAGE_NAMES, Plan
+from tests.chaos.plan import Plan
 from tests.chaos.restarts import owned_by, watched
 from tests.chaos.running import Log
 from tests.chaos.slots import Slot, send
-from tests.chaos.tampering import Markers
+from tests.chaos.tampering import Marker, Markers
 from tests.contract.world import NUM_PARTITIONS
 
-GAP_S = (3.0, 8.0)
 FROZEN_S = 9.0
 """Beyond the session time-out of a group's member, so that its partitions move."""
 SETTLE_S = 3.0
 OWNED_PATIENCE_S = 15.0
-BROKER = "broker"
+MARKER_PATIENCE_S = 20.0
+POLL_S = 0.5
+TAKE_OVER_S = (0.5, 3.0)
+"""From a loss of partitions to the broker's end, so that whoever takes them over meets a broker that is just starting."""
 EFFECTS = ("rollout-worker", "verifier", "grader")
-COMPUTING = ("sampler", "gatherer", "advantage-publisher")
 
 
 class Arena:
@@ -54,95 +50,128 @@ class Arena:
         return self.chance.choice(alive) if alive else None
 
 
-async def kill(arena: Arena, stage: str) -> None:
-    """SIGKILL."""
-    if (process := arena.any_of(stage)) is not None:
-        send(process, signal.SIGKILL)
+async def kill(arena: Arena, stage: str) -> bool:
+    """SIGKILL, and that was what the process died of."""
+    process = arena.any_of(stage)
+    return process is not None and send(process, signal.SIGKILL) and await process.wait() == -signal.SIGKILL
 
 
-async def terminate(arena: Arena, stage: str) -> None:
+async def terminate(arena: Arena, stage: str) -> bool:
     """SIGTERM: the end must come in time."""
-    if (process := arena.any_of(stage)) is not None:
-        await arena.stages[stage].stop(process)
+    process = arena.any_of(stage)
+    return process is not None and await arena.stages[stage].stop(process)
 
 
-async def freeze(arena: Arena, stage: str) -> None:
+async def freeze(arena: Arena, stage: str) -> bool:
     """SIGSTOP while a second process takes the place, then SIGCONT: whoever wakes has lost it and must not write."""
+
+    async def nothing(arena: Arena) -> bool:
+        return True
+
+    return await _freeze(arena, stage, nothing)
+
+
+async def kill_before_broker(arena: Arena, stage: str) -> bool:
+    """SIGKILL, and the broker goes when the partitions are about to be taken over."""
+    return await kill(arena, stage) and await _broker_goes(arena)
+
+
+async def freeze_before_broker(arena: Arena, stage: str) -> bool:
+    """The same with SIGSTOP."""
+    return await _freeze(arena, stage, _broker_goes)
+
+
+async def _freeze(arena: Arena, stage: str, meanwhile: Callable[[Arena], Coroutine[None, None, bool]]) -> bool:
     slot = arena.stages[stage]
     slot.target = 2
     await slot.fill()
     if slot.is_finished:
-        return
+        return False
     sleeper = slot.alive[0]
     try:
         await asyncio.sleep(arena.chance.uniform(0.0, SETTLE_S))
-        send(sleeper, signal.SIGSTOP)
+        happened = send(sleeper, signal.SIGSTOP) and await meanwhile(arena)
         await asyncio.sleep(FROZEN_S)
     finally:
         slot.target = 1
-        send(sleeper, signal.SIGCONT)
+        is_awake = send(sleeper, signal.SIGCONT)
     await asyncio.sleep(SETTLE_S)
     spare = arena.chance.sample(slot.alive, max(0, len(slot.alive) - 1))
     await slot.shrink(spare)
+    return happened and is_awake
 
 
-async def scale(arena: Arena, stage: str) -> None:
-    """From one process to three and back: handlers of partitions that the first one keeps go on."""
+async def scale(arena: Arena, stage: str) -> bool:
+    """From one process to three and back: handlers of partitions that the first one keeps go on. Happened, if some were in
+    work then."""
     slot = arena.stages[stage]
     if not slot.alive:
-        return
+        return False
     first = slot.alive[0]
     is_watched = await _owns_all(arena, stage, first)
     began = time.time()
     slot.target = 3
-    try:
-        await slot.fill()
-        added = [process for process in slot.alive if process is not first]
-        await asyncio.sleep(arena.chance.uniform(6.0, 9.0))
-    finally:
-        slot.target = 1
-    await slot.shrink([process for process in added if process in slot.alive])
+    with arena.markers.lingering(stage):
+        try:
+            await slot.fill()
+            added = [process for process in slot.alive if process is not first]
+            await asyncio.sleep(arena.chance.uniform(6.0, 9.0))
+        finally:
+            slot.target = 1
+        await slot.shrink([process for process in added if process in slot.alive])
     await asyncio.sleep(SETTLE_S)
-    if is_watched and first in slot.alive:
-        pids = {process.pid for process in added}
-        arena.log.watch(watched(arena.directory, stage, first.pid, pids, began, time.time()))
+    if not is_watched or first not in slot.alive:
+        return False
+    found = watched(arena.directory, stage, first.pid, {process.pid for process in added}, began, time.time())
+    arena.log.watch(found)
+    return found.num_kept > 0
 
 
 async def _owns_all(arena: Arena, stage: str, process: Process) -> bool:
-    """Whether a process comes to own every partition, in a bounded time; sources and the learner own none."""
-    deadline = time.monotonic() + (OWNED_PATIENCE_S if stage in EFFECTS else 0.0)
+    """Whether a process comes to own every partition, in a bounded time."""
+    deadline = time.monotonic() + OWNED_PATIENCE_S
     while time.monotonic() < deadline:
         if len(owned_by(arena.directory, stage, process.pid)) == NUM_PARTITIONS:
             return True
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(POLL_S)
     return False
 
 
-async def hang(arena: Arena, stage: str) -> None:
+async def hang(arena: Arena, stage: str) -> bool:
     """One handler waits for a long time."""
-    arena.markers.place("hang", stage)
+    return await _is_taken(arena, "hang", stage)
 
 
-async def block(arena: Arena, stage: str) -> None:
+async def block(arena: Arena, stage: str) -> bool:
     """One handler holds the event loop: no heartbeat, and nothing else either."""
-    arena.markers.place("block", stage)
+    return await _is_taken(arena, "block", stage)
 
 
-async def outage(arena: Arena, stage: str) -> None:
-    """The sandbox is away: nothing may fail for it."""
-    arena.markers.set_outage(True)
+async def _is_taken(arena: Arena, marker: Marker, stage: str) -> bool:
+    """Places a marker; whether a handler has met it in time. Else it is taken back."""
+    arena.markers.place(marker, stage)
+    deadline = time.monotonic() + MARKER_PATIENCE_S
     try:
-        await asyncio.sleep(arena.chance.uniform(5.0, 10.0))
+        while arena.markers.is_placed(marker, stage) and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)
     finally:
-        arena.markers.set_outage(False)
+        is_left = arena.markers.take(marker, stage)
+    return not is_left
 
 
-async def restart_broker(arena: Arena, stage: str) -> None:
+async def outage(arena: Arena, stage: str) -> bool:
+    """The sandbox is away: nothing may fail for it."""
+    with arena.markers.outage():
+        await asyncio.sleep(arena.chance.uniform(5.0, 10.0))
+    return arena.markers.was_outage_met
+
+
+async def restart_broker(arena: Arena, stage: str) -> bool:
     """The broker ends in good order and comes back."""
-    await _without_broker(arena, lambda directory: stop_broker(directory))
+    return await _without_broker(arena, lambda directory: stop_broker(directory))
 
 
-async def kill_broker(arena: Arena, stage: str) -> None:
+async def kill_broker(arena: Arena, stage: str) -> bool:
     """SIGKILL of the broker, and it comes back."""
 
     def die(directory: Path) -> None:
@@ -150,10 +179,15 @@ async def kill_broker(arena: Arena, stage: str) -> None:
         assert state is not None
         os.kill(state.pid, signal.SIGKILL)
 
-    await _without_broker(arena, die)
+    return await _without_broker(arena, die)
 
 
-async def _without_broker(arena: Arena, end: Callable[[Path], object]) -> None:
+async def _broker_goes(arena: Arena) -> bool:
+    await asyncio.sleep(arena.chance.uniform(*TAKE_OVER_S))
+    return await arena.chance.choice((restart_broker, kill_broker))(arena, "")
+
+
+async def _without_broker(arena: Arena, end: Callable[[Path], object]) -> bool:
     directory = arena.broker_directory
     before = running_state(directory)
     assert before is not None
@@ -163,72 +197,4 @@ async def _without_broker(arena: Arena, end: Callable[[Path], object]) -> None:
     finally:
         after: BrokerState = await asyncio.to_thread(start_broker, directory, environment(directory))
     assert after.address == before.address, f"broker: expected it at {before.address} again, got {after.address}"
-
-
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of event and what it can befall."""
-
-    name: str
-    fire: Callable[[Arena, str], Coroutine[None, None, None]]
-    targets: tuple[str, ...]
-    besides: tuple[str, ...] = ()
-    """What nothing else may befall meanwhile, beside the target."""
-    weight: int = 1
-    """How often it comes, against the others."""
-
-
-KINDS = (
-    Kind(name="kill", fire=kill, targets=STAGE_NAMES, weight=4),
-    Kind(name="freeze", fire=freeze, targets=STAGE_NAMES, weight=2),
-    Kind(name="terminate", fire=terminate, targets=STAGE_NAMES, weight=2),
-    Kind(name="scale", fire=scale, targets=EFFECTS, besides=(BROKER,)),
-    Kind(name="hang", fire=hang, targets=(*EFFECTS, "learner")),
-    Kind(name="block", fire=block, targets=(*EFFECTS, *COMPUTING)),
-    Kind(name="outage", fire=outage, targets=("verifier",)),
-    Kind(name="restart_broker", fire=restart_broker, targets=(BROKER,)),
-    Kind(name="kill_broker", fire=kill_broker, targets=(BROKER,)),
-)
-
-
-class Schedule:
-    """Which event comes next: every kind once, and the death of a learner, in the seed's order; then any. Each at the stage
-    that was hit least."""
-
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
-        fatal = msgspec.structs.replace(KINDS[0], targets=("learner",))
-        self._first = chance.sample((*KINDS, fatal), len(KINDS) + 1)
-        self._hits: Counter[str] = Counter()
-
-    def next(self, busy: Collection[str]) -> tuple[Kind, str] | None:
-        """The next event and its target; none if what is due must wait for one that goes on."""
-        kind = self._first[0] if self._first else self._chance.choices(KINDS, [kind.weight for kind in KINDS])[0]
-        free = [target for target in kind.targets if target not in busy]
-        if not free or any(name in busy for name in kind.besides):
-            return None
-        if self._first:
-            self._first.pop(0)
-        least = min(self._hits[target] for target in free)
-        target = self._chance.choice([target for target in free if self._hits[target] == least])
-        self._hits[target] += 1
-        return kind, target
-
-
-async def fire(arena: Arena) -> None:
-    """Until it is cancelled."""
-    schedule, running = Schedule(arena.chance), dict[asyncio.Task[None], set[str]]()
-    try:
-        while True:
-            await asyncio.sleep(arena.chance.uniform(*GAP_S))
-            for task in [task for task in running if task.done()]:
-                task.result()
-                del running[task]
-            event = schedule.next(set().union(*running.values()))
-            if event is not None:
-                kind, target = event
-                arena.log.note(kind.name, target)
-                running[asyncio.create_task(kind.fire(arena, target))] = {target, *kind.besides}
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+    return after.pid != before.pid

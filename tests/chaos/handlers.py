@@ -33,10 +33,12 @@ from producers.sampler import Sampler
 from tests.chaos.fate import NUM_EVALUATIONS, Fates
 from tests.chaos.plan import MAX_UNRESOLVED, NEVER_STALE, Plan
 from tests.chaos.poison import check_bug
-from tests.chaos.tampering import BLOCK_S, HANG_S, Markers, Trace
+from tests.chaos.tampering import BLOCK_S, HANG_S, LINGER_S, Markers, Trace
 
 NUM_PROMPT_TOKENS = 2
 GRACE_S = 1.0
+NUM_HELD, HELD_EVERY_S = 40, 4.0
+"""The last groups are asked for one by one while events are still to come: the stream goes on for those, but not for ever."""
 
 
 class Scene:
@@ -51,10 +53,14 @@ class Scene:
     async def work(self, delivery: Delivery[Any], sample_index: int = -1) -> None:
         """What befalls an effect before it answers: it hangs, it blocks the loop, it has a bug, and it takes its time."""
         self._trace.started(delivery.ref)
-        if self.markers.take("hang", self.stage):
-            await asyncio.sleep(HANG_S)
-        self.compute(delivery.key, sample_index)
-        await asyncio.sleep(self.fates.delay_s(self.stage, delivery.key, sample_index))
+        try:
+            if self.markers.take("hang", self.stage):
+                await asyncio.sleep(HANG_S)
+            self.compute(delivery.key, sample_index)
+            linger_s = LINGER_S if self.markers.is_lingering(self.stage) else 0.0
+            await asyncio.sleep(linger_s + self.fates.delay_s(self.stage, delivery.key, sample_index))
+        finally:
+            self._trace.ended(delivery.ref)
 
     def compute(self, group_id: str, sample_index: int = -1) -> None:
         """The same for handlers that only compute."""
@@ -99,7 +105,7 @@ class Verifier:
 
     async def handle(self, delivery: Delivery[Trajectory], /) -> Sequence[Verdict]:
         trajectory = delivery.record
-        if self._scene.markers.is_outage:
+        if self._scene.markers.meets_outage:
             raise UnavailableError("sandbox: expected it to be there, got none")
         await self._scene.work(delivery, trajectory.sample_index)
         member = self._scene.fates.of(trajectory.group_id).members[trajectory.sample_index]
@@ -168,19 +174,28 @@ class Asking:
         self._sampler = Sampler(admitting, plan.seed, train, heldout)
         self._plan = plan
         self._scene = scene
+        self._asked_at = 0.0
         self.restore, self.observe = self._sampler.restore, self._sampler.observe
 
     def next_unit(self, now: float) -> tuple[Sequence[Output], bytes] | None:
         """The next group, at the pace of the plan; one that is going to miss a member with a near deadline."""
         self._scene.compute("t-sampler")
-        num_asked = self._sampler._admission.cursor.next_training
-        if num_asked >= min(self._plan.num_groups, self._plan.groups_per_s * (now - self._plan.started_at)):
+        if not self._may_ask(now):
             return None
         unit = self._sampler.next_unit(now)
+        if unit is not None:
+            self._asked_at = now
         if unit is None or not self._scene.fates.of(unit[0][0].group_id).is_lossy:
             return unit
         deadline = now + self._plan.lossy_deadline_s
         return [msgspec.structs.replace(request, deadline=deadline) for request in unit[0]], unit[1]
+
+    def _may_ask(self, now: float) -> bool:
+        plan, num_asked = self._plan, self._sampler._admission.cursor.next_training
+        if num_asked >= min(plan.num_groups, plan.groups_per_s * (now - plan.started_at)):
+            return False
+        is_held = num_asked >= plan.num_groups - NUM_HELD and self._scene.markers.is_held
+        return not is_held or now >= self._asked_at + HELD_EVERY_S
 
     @property
     def is_done(self) -> bool:

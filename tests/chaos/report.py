@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from tests.bench.figures import rounded, table
-from tests.chaos.events import KINDS
 from tests.chaos.fate import Letter
 from tests.chaos.judge import differences
-from tests.chaos.running import Course
+from tests.chaos.running import Course, Log
+from tests.chaos.schedule import KINDS
 
 MAX_TOLD = 5
 """Faults of one kind, in words."""
@@ -30,8 +30,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         found: dict[str, list[str]] = {}
         for course in (self.calm, self.fire):
             found |= {f"{course.plan.name}: {kind}": texts for kind, texts in course.faults.items()}
-        never = [kind.name for kind in KINDS if not self.fire.log.events[kind.name]]
-        found |= {"differences": differences(self.calm.facts, self.fire.facts), "events that never came": never}
+        found |= {
+            "differences": differences(self.calm.facts, self.fire.facts),
+            "events that never came": never_came(self.fire.log),
+            "kept handlers": [] if self.fire.log.num_kept else ["expected some in work while their stage was scaled, got none"],
+        }
         return {kind: texts for kind, texts in found.items() if texts}
 
     @property
@@ -47,6 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             "dead_letters": facts.letters.total(),
             "dead_letters_expected": expected_letters(self.fire).total(),
             "events": dict(sorted(log.events.items())),
+            "events_in_vain": log.in_vain.total(),
             "duration_s": rounded(self.duration_s),
             "audit": audits[:MAX_TOLD] or "clean",
             "undisturbed_s": rounded(self.calm.stream_s),
@@ -64,7 +68,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         log, facts = self.fire.log, self.fire.facts
         tables = [
-            _counts("events fired", log.events),
+            _counts("events that happened", log.events),
+            _counts("events that met nobody", log.in_vain),
             _counts("groups by outcome", Counter(f"{end.kind} {end.reason}" for ends in facts.ends.values() for end in ends)),
             _letters(facts.letters, expected_letters(self.fire)),
             _counts("processes that ended, by exit code", Counter(f"{end.stage} {end.code}" for end in log.exits)),
@@ -79,6 +84,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             ),
         ]
         return "\n\n".join([*tables, _told(self.faults)])
+
+
+def never_came(log: Log) -> list[str]:
+    """Kinds of events that did not happen once; the learner's death is one, as nothing else makes a second lineage."""
+    deaths = [] if log.hits["kill learner"] else ["kill learner"]
+    return [kind.name for kind in KINDS if not log.events[kind.name]] + deaths
 
 
 def expected_letters(course: Course) -> Counter[Letter]:

@@ -17,7 +17,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen in one scaling."""
 
     num_kept: int
-    """Handlers that began meanwhile on partitions that were kept."""
+    """Handlers that were in work, on partitions that were kept, when the group was divided anew."""
     restarted: list[str]
     """Deliveries that were begun again."""
 
@@ -33,7 +33,7 @@ def watched(directory: Path, stage: str, pid: int, others: Collection[int], bega
     theirs = [entry for other in others for entry in read_trace(directory, stage, other)]
     kept = kept_partitions(mine, began, ended) - {entry.numbers[0] for entry in theirs if entry.kind == "start"}
     return Watched(
-        num_kept=sum(began <= at <= ended for times in starts_on(mine, kept).values() for at in times),
+        num_kept=len(set().union(*(in_work(mine, kept, entry.at) for entry in mine if is_division(entry, began, ended)))),
         restarted=[
             f"{stage} pid {pid} partition {place[0]} offset {place[1]}: begun {len(times)} times"
             for place, times in starts_on(mine, kept).items()
@@ -49,6 +49,16 @@ def kept_partitions(entries: list[Entry], began: float, ended: float) -> set[int
     if not before:
         return set()
     return before[-1].intersection(*(numbers for at, numbers in owned if at > began))
+
+
+def is_division(entry: Entry, began: float, ended: float) -> bool:
+    return entry.kind == "own" and began < entry.at <= ended
+
+
+def in_work(entries: list[Entry], partitions: Collection[int], at: float) -> set[tuple[int, int]]:
+    """The deliveries that handlers had begun on and not ended at a time."""
+    kinds = {(entry.numbers[0], entry.numbers[1]): entry.kind for entry in entries if entry.kind != "own" and entry.at <= at}
+    return {place for place, kind in kinds.items() if kind == "start" and place[0] in partitions}
 
 
 def starts_on(entries: list[Entry], partitions: Collection[int]) -> dict[tuple[int, int], list[float]]:

@@ -68,11 +68,11 @@ class Slot:
             while len(self.alive) < self.target and not self.is_finished:
                 await self._start()
 
-    async def stop(self, process: Process) -> None:
-        """SIGTERM; SIGKILL, and a note, if it takes too long."""
+    async def stop(self, process: Process) -> bool:
+        """SIGTERM; SIGKILL, and a note, if it takes too long. False if the process had ended before."""
         self._told_to_stop.add(process.pid)
         began = time.monotonic()
-        send(process, signal.SIGTERM)
+        was_alive = send(process, signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_S + 5.0):
                 await process.wait()
@@ -81,6 +81,7 @@ class Slot:
             await process.wait()
         if time.monotonic() - began > STOP_S:
             self.late_stops.append(time.monotonic() - began)
+        return was_alive
 
     async def shrink(self, processes: list[Process]) -> None:
         """Stops processes without putting others in their place."""
@@ -118,12 +119,15 @@ class Slot:
         await self.fill()
 
 
-def send(process: Process, number: signal.Signals) -> None:
-    """Signals a process; quiet if it is gone."""
+def send(process: Process, number: signal.Signals) -> bool:
+    """Signals a process; False, and quiet, if it is gone."""
+    if process.returncode is not None:
+        return False
     try:
         process.send_signal(number)
     except ProcessLookupError:
-        return
+        return False
+    return True
 
 
 def last_words(path: Path) -> str:

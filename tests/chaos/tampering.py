@@ -1,10 +1,11 @@
 """What the driver does to a stage from inside: markers in the run's directory that its handlers look at; and what the
-handlers tell the driver: a trace of the deliveries that they started on and of the partitions that the process owned.
+handlers tell the driver: a trace of the deliveries that they began and ended and of the partitions that the process owned.
 """
 
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal
@@ -17,7 +18,9 @@ Marker = Literal["hang", "block"]
 HANG_S = 15.0
 BLOCK_S = 8.0
 """Longer than the session of a group's member lasts without a heartbeat."""
-OUTAGE = "outage"
+LINGER_S = 4.0
+"""Of each handler of a stage that is being scaled, so that some are in work whenever the group is divided anew."""
+OUTAGE, OUTAGE_MET, HELD = "outage", "outage.met", "held"
 
 _is_started: ContextVar[bool] = ContextVar("is_started", default=False)
 """In the task of one delivery: whether its start has been traced; another try is no start."""
@@ -41,14 +44,58 @@ class Markers:
             return False
         return True
 
-    @property
-    def is_outage(self) -> bool:
-        return (self._directory / OUTAGE).exists()
+    def is_placed(self, marker: Marker, stage: str) -> bool:
+        """Whether the fault still waits for a handler."""
+        return self._path(marker, stage).exists()
 
-    def set_outage(self, is_outage: bool) -> None:
-        """Takes the sandbox away, or gives it back."""
-        path = self._directory / OUTAGE
-        path.touch() if is_outage else path.unlink(missing_ok=True)
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """The sandbox is away for the length of a `with`."""
+        (self._directory / OUTAGE_MET).unlink(missing_ok=True)
+        with self._there(OUTAGE):
+            yield
+
+    @property
+    def meets_outage(self) -> bool:
+        """Whether the sandbox is away; leaves word that a handler has met that."""
+        if not (self._directory / OUTAGE).exists():
+            return False
+        (self._directory / OUTAGE_MET).touch()
+        return True
+
+    @property
+    def was_outage_met(self) -> bool:
+        """Whether a handler has met the last outage."""
+        return (self._directory / OUTAGE_MET).exists()
+
+    @contextmanager
+    def lingering(self, stage: str) -> Iterator[None]:
+        """Each handler of the stage takes longer, for the length of a `with`."""
+        with self._there(f"linger.{stage}"):
+            yield
+
+    def is_lingering(self, stage: str) -> bool:
+        return (self._directory / f"linger.{stage}").exists()
+
+    def hold(self) -> None:
+        """The sampler keeps the last groups back, until `release`."""
+        (self._directory / HELD).touch()
+
+    def release(self) -> None:
+        (self._directory / HELD).unlink(missing_ok=True)
+
+    @property
+    def is_held(self) -> bool:
+        return (self._directory / HELD).exists()
+
+    @contextmanager
+    def _there(self, name: str) -> Iterator[None]:
+        path = self._directory / name
+        path.touch()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
     def _path(self, marker: Marker, stage: str) -> Path:
         return self._directory / f"{marker}.{stage}"
@@ -58,9 +105,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """A line of a trace."""
 
     at: float
-    kind: Literal["start", "own"]
+    kind: Literal["start", "end", "own"]
     numbers: list[int]
-    """start: partition and offset of the delivery. own: the partition numbers that the process owns from now on."""
+    """start, end: partition and offset of the delivery. own: the partition numbers that the process owns from now on."""
 
 
 class Trace:
@@ -74,6 +121,10 @@ class Trace:
         if not _is_started.get():
             _is_started.set(True)
             self._write(Entry(time.time(), "start", [ref.partition, ref.offset]))
+
+    def ended(self, ref: LogRef) -> None:
+        """A handler has answered, failed, or been given up."""
+        self._write(Entry(time.time(), "end", [ref.partition, ref.offset]))
 
     def owns(self, numbers: frozenset[int]) -> None:
         """The group has been divided anew."""

@@ -1,6 +1,5 @@
 """The judgement of the chaos suite finds what it is there to find; the audit is left out, which has tests of its own."""
 
-import random
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +10,10 @@ import pytest
 from gagar.records import DeadLetter, encode
 from tests.builders import make_ref, make_request, make_verdict
 from tests.chaos import judge
-from tests.chaos.events import KINDS, Schedule
 from tests.chaos.facts import Facts, letter_of
 from tests.chaos.fate import End, Fates, Letter
 from tests.chaos.judge import Judgement, differences
-from tests.chaos.plan import STAGE_NAMES, Plan
+from tests.chaos.plan import Plan
 from tests.chaos.poison import act_on, check_bug, garbage, swollen
 
 SEED, NUM_GROUPS = 1, 125
@@ -155,20 +153,6 @@ def test_a_bug_is_there_at_each_try_and_with_no_other_record() -> None:
 def test_a_swollen_record_is_larger_by_what_was_asked_for() -> None:
     verdict = make_verdict()
     assert len(encode(swollen(verdict, 5000))) - len(encode(verdict)) in range(5000, 5010)
-
-
-def test_a_schedule_fires_every_kind_first_and_comes_to_every_stage() -> None:
-    schedule = Schedule(random.Random(1))
-    fired = [event for _ in range(200) if (event := schedule.next(())) is not None]
-    first = fired[: len(KINDS) + 1]
-    assert {kind.name for kind, _ in first} == {kind.name for kind in KINDS}
-    assert ("kill", "learner") in {(kind.name, target) for kind, target in first}
-    assert {target for _, target in fired} == {*STAGE_NAMES, "broker"}
-
-
-def test_a_schedule_waits_rather_than_hit_what_is_busy() -> None:
-    schedule = Schedule(random.Random(1))
-    assert [schedule.next({*STAGE_NAMES, "broker"}) for _ in range(5)] == [None] * 5
 
 
 def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -21,8 +21,33 @@ def test_a_delivery_that_is_begun_again_on_a_partition_that_stayed_is_a_restart(
         tmp_path, 1, (0, "own", [0, 1]), (5, "start", [0, 7]), (11, "own", [0]), (12, "start", [0, 7]), (13, "start", [0, 8])
     )
     found = restarts.watched(tmp_path, "verifier", 1, {2}, began=10, ended=20)
-    assert (found.num_kept, len(found.restarted)) == (2, 1)
+    assert (found.num_kept, len(found.restarted)) == (1, 1)
     assert "partition 0 offset 7: begun 2 times" in found.restarted[0]
+
+
+def test_handlers_count_as_kept_that_were_in_work_at_a_division_on_a_partition_that_stayed(tmp_path: Path) -> None:
+    traced(
+        tmp_path,
+        1,
+        (0, "own", [0, 1]),
+        (4, "start", [0, 6]),
+        (5, "start", [0, 7]),
+        (5, "start", [1, 7]),
+        (6, "end", [0, 6]),
+        (11, "own", [0]),
+        (12, "end", [0, 7]),
+        (13, "start", [0, 8]),
+        (14, "own", [0]),
+        (14.5, "start", [0, 9]),
+        (21, "own", [0]),
+    )
+    found = restarts.watched(tmp_path, "verifier", 1, set(), began=10, ended=20)
+    assert found.num_kept == 2, "offsets 7 and 8: 6 had ended, partition 1 went, 9 met a division after the scaling only"
+
+
+def test_without_a_division_nothing_was_kept(tmp_path: Path) -> None:
+    traced(tmp_path, 1, (0, "own", [0]), (5, "start", [0, 7]), (12, "start", [0, 8]))
+    assert restarts.watched(tmp_path, "verifier", 1, set(), began=10, ended=20).num_kept == 0
 
 
 @pytest.mark.parametrize(
@@ -56,9 +81,12 @@ async def test_another_try_in_the_same_task_is_no_start(tmp_path: Path, monkeypa
     async def handle() -> None:
         for _ in range(3):
             trace.started(LogRef(topic="trajectories", partition=1, offset=9))
+        trace.ended(LogRef(topic="trajectories", partition=1, offset=9))
 
     await asyncio.gather(asyncio.create_task(handle()), asyncio.create_task(handle()))
     entries = list(tampering.read_trace(tmp_path, "verifier", 4))
-    assert [(entry.kind, entry.numbers) for entry in entries] == [("own", [0, 1]), ("start", [1, 9]), ("start", [1, 9])]
+    kinds = [entry.kind for entry in entries]
+    assert (kinds[0], sorted(kinds[1:])) == ("own", ["end", "end", "start", "start"])
+    assert [entry.numbers for entry in entries] == [[0, 1], *[[1, 9]] * 4]
     assert restarts.owned_by(tmp_path, "verifier", 4) == [0, 1]
     assert isinstance(entries[0], Entry)

@@ -1,0 +1,149 @@
+"""Each event of the chaos suite tells whether it really happened."""
+
+import asyncio
+import random
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.chaos import events
+from tests.chaos.events import Arena
+from tests.chaos.running import Log
+from tests.chaos.tampering import Markers
+from tests.unit.test_chaos_schedule import make_plan
+
+
+class FakeProcess:
+    """Ends at SIGKILL, unless it has ended before."""
+
+    pid = 1
+
+    def __init__(self, returncode: int | None = None, dies_of: int = -signal.SIGKILL) -> None:
+        self.returncode = returncode
+        self.signals: list[int] = []
+        self._dies_of = dies_of
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+        if number == signal.SIGKILL:
+            self.returncode = self._dies_of
+
+    async def wait(self) -> int | None:
+        return self.returncode
+
+
+class FakeSlot:
+    """Starts nobody."""
+
+    def __init__(self, alive: Sequence[FakeProcess]) -> None:
+        self.alive = list(alive)
+        self.target = 1
+        self.is_finished = False
+
+    async def fill(self) -> None: ...
+
+    async def shrink(self, processes: Sequence[Any]) -> None: ...
+
+    async def stop(self, process: FakeProcess) -> bool:
+        return process.returncode is None
+
+
+class Hurried(random.Random):
+    """Waits for nothing."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return 0.0
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FROZEN_S", "SETTLE_S", "POLL_S", "MARKER_PATIENCE_S", "OWNED_PATIENCE_S"):
+        monkeypatch.setattr(events, name, 0.0)
+
+
+def make_arena(directory: Path, *alive: FakeProcess) -> Arena:
+    stages: Any = {"verifier": FakeSlot(alive)}
+    arena = Arena(make_plan(directory), directory, stages, Log())
+    arena.chance = Hurried(1)
+    return arena
+
+
+@pytest.mark.parametrize("event", [events.kill, events.terminate, events.scale, events.kill_before_broker])
+async def test_without_a_process_nothing_happens(tmp_path: Path, event: Any) -> None:
+    assert not await event(make_arena(tmp_path), "verifier")
+
+
+async def test_a_kill_has_happened_if_the_process_died_of_it(tmp_path: Path) -> None:
+    assert await events.kill(make_arena(tmp_path, FakeProcess()), "verifier")
+    assert not await events.kill(make_arena(tmp_path, FakeProcess(dies_of=1)), "verifier")
+    ended = FakeProcess(returncode=0)
+    assert not await events.kill(make_arena(tmp_path, ended), "verifier")
+    assert ended.signals == []
+
+
+async def test_a_freeze_has_happened_if_who_was_stopped_wakes_again(tmp_path: Path) -> None:
+    sleeper = FakeProcess()
+    assert await events.freeze(make_arena(tmp_path, sleeper), "verifier")
+    assert sleeper.signals == [signal.SIGSTOP, signal.SIGCONT]
+    assert not await events.freeze(make_arena(tmp_path, FakeProcess(returncode=1)), "verifier")
+
+
+async def test_a_scaling_that_nobody_could_watch_has_not_happened(tmp_path: Path) -> None:
+    arena = make_arena(tmp_path, FakeProcess())
+    assert not await events.scale(arena, "verifier")
+    assert not arena.markers.is_lingering("verifier")
+
+
+@pytest.mark.parametrize("event", [events.hang, events.block])
+async def test_a_marker_that_nobody_takes_in_time_is_taken_back(tmp_path: Path, event: Any) -> None:
+    assert not await event(make_arena(tmp_path), "verifier")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["hang", "block"])
+async def test_a_marker_that_a_handler_takes_has_happened(tmp_path: Path, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MARKER_PATIENCE_S", 60.0)
+    event = asyncio.create_task(getattr(events, name)(make_arena(tmp_path), "verifier"))
+    await asyncio.sleep(0)
+    assert Markers(tmp_path).take(name, "verifier")
+    assert await event
+
+
+async def test_an_outage_has_happened_if_a_handler_met_it(tmp_path: Path) -> None:
+    arena = make_arena(tmp_path)
+    event = asyncio.create_task(events.outage(arena, "verifier"))
+    await asyncio.sleep(0)
+    assert Markers(tmp_path).meets_outage
+    assert await event
+    assert not Markers(tmp_path).meets_outage
+    assert not await events.outage(arena, "verifier"), "the word that was left of the last one is no proof of the next"
+
+
+@pytest.mark.parametrize("name", ["kill_before_broker", "freeze_before_broker"])
+async def test_the_broker_goes_right_after_a_stage_has_been_hit(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, seen = FakeProcess(), []
+
+    async def goes(arena: Arena, stage: str) -> bool:
+        seen.append(list(process.signals))
+        return True
+
+    monkeypatch.setattr(events, "kill_broker", goes)
+    monkeypatch.setattr(events, "restart_broker", goes)
+    assert await getattr(events, name)(make_arena(tmp_path, process), "verifier")
+    assert seen == [[signal.SIGKILL if name.startswith("kill") else signal.SIGSTOP]], "and before it is awake again"
+
+
+@pytest.mark.parametrize(("pid", "happened"), [(7, False), (8, True)])
+async def test_the_broker_went_if_another_process_came_back(
+    tmp_path: Path, pid: int, happened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "running_state", lambda directory: SimpleNamespace(pid=7, address="a"))
+    monkeypatch.setattr(events, "stop_broker", lambda directory: True)
+    monkeypatch.setattr(events, "start_broker", lambda directory, environment: SimpleNamespace(pid=pid, address="a"))
+    assert await events.restart_broker(make_arena(tmp_path), "broker") is happened
