@@ -66,6 +66,7 @@ def test_a_topic_without_a_leader_yet_is_asked_for_again() -> None:
 
 @pytest.mark.parametrize("code", [LEADER_NOT_AVAILABLE, TIMED_OUT])
 def test_a_topic_of_which_the_cluster_cannot_tell_does_not_count_as_absent(code: int) -> None:
-    for ask in (lambda admin: admin.describe(["a", "b"]), lambda admin: admin.lags("t", STAGE)):
-        with pytest.raises(UnavailableError, match=r"topic [abrv]|topic t\.verdicts"):
-            ask(make_admin([0, code]))
+    with pytest.raises(UnavailableError, match="topic b"):
+        make_admin([0, code]).describe(["a", "b"])
+    with pytest.raises(UnavailableError, match=r"topic t\.verdicts"):
+        make_admin([0, code]).lags("t", STAGE)

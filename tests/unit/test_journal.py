@@ -9,9 +9,9 @@ from consumers.learner import client as module
 from consumers.learner.client import JournalClient
 from gagar.errors import UnavailableError
 from gagar.stream.journal import LogJournal
-from gagar.stream.memory import MemoryTransport
+from gagar.stream.memory import MemoryReader, MemoryTransport
 from gagar.stream.spec import Topic
-from gagar.stream.transport import Partition, RawRecord, Reader, Send
+from gagar.stream.transport import Partition, RawRecord, Send
 from gagar.training.background import Background
 from tests.builders import make_request
 from tests.contract.world import DEAD_LETTERS, FAST, OUTCOMES, REQUESTS, MemoryWorld, make_stage, write
@@ -25,7 +25,7 @@ class HangingTransport(MemoryTransport):
 
     is_hanging = True
 
-    async def open_reader(self, partitions: Any, /, *, is_single: bool = False) -> Reader:
+    async def open_reader(self, partitions: Any, /, *, is_single: bool = False) -> MemoryReader:
         reader = await super().open_reader(partitions)
         inner = reader.poll
 

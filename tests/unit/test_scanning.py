@@ -1,15 +1,14 @@
 """A scan ends at the present ends, or tells that the log fell silent before."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from gagar.errors import UnavailableError
 from gagar.stream import scanning
-from gagar.stream.memory import MemoryTransport
+from gagar.stream.memory import MemoryReader, MemoryTransport
 from gagar.stream.scanning import scan_transport
-from gagar.stream.transport import Partition, RawRecord, Reader
+from gagar.stream.transport import Partition, RawRecord
 from tests.builders import make_request
 from tests.contract.world import REQUESTS, MemoryWorld, write
 
@@ -22,9 +21,9 @@ class SilentTransport(MemoryTransport):
     clock = 0.0
     num_polls = 0
 
-    async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> Reader:
-        reader: Any = await super().open_reader(partitions)
-        reader.poll = self._poll
+    async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> MemoryReader:
+        reader = await super().open_reader(partitions)
+        reader.poll = self._poll  # type: ignore[method-assign]
         return reader
 
     async def _poll(self, timeout_s: float, max_records: int, /) -> list[RawRecord]:
