@@ -12,6 +12,7 @@ import pytest
 
 from tests.chaos import events
 from tests.chaos.events import Arena
+from tests.chaos.restarts import Watched
 from tests.chaos.running import Log
 from tests.chaos.tampering import Markers
 from tests.unit.test_chaos_schedule import make_plan
@@ -96,6 +97,20 @@ async def test_a_scaling_that_nobody_could_watch_has_not_happened(tmp_path: Path
     arena = make_arena(tmp_path, FakeProcess())
     assert not await events.scale(arena, "verifier")
     assert not arena.markers.is_lingering("verifier")
+
+
+@pytest.mark.parametrize("num_kept", [0, 3])
+async def test_a_scaling_has_happened_if_handlers_were_in_work(
+    tmp_path: Path, num_kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def owns_all(arena: Arena, stage: str, process: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(events, "_owns_all", owns_all)
+    monkeypatch.setattr(events, "watched", lambda *_: Watched(num_kept=num_kept, restarted=["a"]))
+    arena = make_arena(tmp_path, FakeProcess())
+    assert await events.scale(arena, "verifier") is (num_kept > 0)
+    assert (arena.log.num_kept, arena.log.restarted) == (num_kept, ["a"]), "restarts are told in any case"
 
 
 @pytest.mark.parametrize("event", [events.hang, events.block])
