@@ -196,8 +196,8 @@ def test_whatever_the_deaths_one_lineage_survives_and_all_who_read_it_agree(plan
 @settings(max_examples=12)
 @given(plan=plans.filter(lambda plan: not plan.is_shuffled), history=st.lists(deaths, min_size=1, max_size=5))
 def test_over_the_same_log_the_batches_are_those_of_a_learner_that_never_died(plan: Plan, history: list[Step]) -> None:
-    """The sampler asks for more groups than are needed before the first step, and they arrive at once."""
-    with make_lives(plan, max_staleness=40) as undisturbed, make_lives(plan, max_staleness=40) as lives:
+    """The sampler asks for more groups than are needed before the first step, and they arrive at once: one poll reads 58."""
+    with make_lives(plan, max_staleness=28) as undisturbed, make_lives(plan, max_staleness=28) as lives:
         live_through(undisturbed, [])
         live_through(lives, history)
         assert {step: set(batches) for step, batches in lives.batches().items()} == {
