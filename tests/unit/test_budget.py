@@ -64,7 +64,7 @@ async def test_a_lane_that_holds_something_gives_its_turn_back_and_one_that_has_
             await asyncio.sleep(0.01)
 
     failing = asyncio.create_task(fail_again_and_again())
-    assert await asyncio.wait_for(asyncio.gather(take(lambda: False), take(lambda: True)), 5) == [0, 1]
+    assert list(await asyncio.wait_for(asyncio.gather(take(lambda: False), take(lambda: True)), 5)) == [0, 1]
     busy.held = Held(0, 0)
     assert await asyncio.wait_for(take(lambda: not busy.held.outputs), 5) == 1
     failing.cancel()
