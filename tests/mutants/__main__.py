@@ -24,6 +24,7 @@ UNIT = (
     "frontier",
     "units",
     "reading",
+    "budget",
     "reducing",
     "grouping",
     "memory",

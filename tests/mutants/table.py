@@ -174,8 +174,26 @@ MUTANTS = (
     Mutant(
         "a partition whose span is full is paused",
         "gagar/stream/reading.py",
-        "            self._reader.pause(at)\n",
-        "            pass\n",
+        "        if held:\n            self._reader.pause(at)\n",
+        "        if held:\n            pass\n",
+    ),
+    Mutant(
+        "a partition whose span is full is not fetched further",
+        "gagar/stream/reading.py",
+        "            elif not self._is_due(at):\n                self._reader.pause(at)\n",
+        "",
+    ),
+    Mutant(
+        "records that wait for their turn hold time back",
+        "gagar/stream/reading.py",
+        "        return [*unread, *(at for at in self._held_back if self._is_due(at))]\n",
+        "        return unread\n",
+    ),
+    Mutant(
+        "a turn to take work ends, whatever others hold",
+        "gagar/stream/budget.py",
+        " and (left_s := patience - time.monotonic()) > 0:\n",
+        " and (left_s := PATIENCE_S):\n",
     ),
     Mutant(
         "a partition whose span has room again is resumed",
