@@ -25,6 +25,7 @@ from gagar.sandbox.limits import Limits
 from gagar.sandbox.protocol import Sandbox, TestRun
 from gagar.stream.handlers import Delivery, References, Settings
 from gagar.tasks.task import Task, load_tasks
+from gagar.verdicts import untested
 
 MAX_REASON_CHARS = 300
 INLINE_CHARS = 64 << 10
@@ -81,7 +82,7 @@ class VerifyTrajectories:
         task = self._tasks.get(trajectory.task_id)
         if task is None:
             raise BadRecordError(f"trajectory {delivery.ref}: expected a task of [tasks], got {trajectory.task_id!r}")
-        verdict = _untested(delivery, len(task.expected_tests))
+        verdict = untested(delivery, len(task.expected_tests))
         if trajectory.infrastructure:
             return [_decided(verdict, "invalid", trajectory.failure or "the infrastructure failed")]
         if not trajectory.patch:
@@ -154,28 +155,6 @@ def _change(task: Task, patch: str) -> Change:
         result=result,
         measures=measure_patch(task.tree, result, task.scope),
         digest=patch_digest(make_patch(task.tree, result)),
-    )
-
-
-def _untested(delivery: Delivery[Trajectory], num_tests: int) -> Verdict:
-    """A verdict with all that it takes over from the trajectory."""
-    trajectory = delivery.record
-    return Verdict(
-        group_id=trajectory.group_id,
-        sample_index=trajectory.sample_index,
-        task_id=trajectory.task_id,
-        purpose=trajectory.purpose,
-        request=trajectory.request,
-        trajectory=delivery.ref,
-        tokens=trajectory.tokens,
-        status="failed",
-        num_tests_expected=num_tests,
-        trajectory_status=trajectory.status,
-        num_turns=trajectory.num_turns,
-        num_prompt_tokens=trajectory.num_prompt_tokens,
-        num_sampled_tokens=trajectory.num_sampled_tokens,
-        policy_version_min=trajectory.policy_version_min,
-        policy_version_max=trajectory.policy_version_max,
     )
 
 

@@ -10,12 +10,17 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from gagar.cli.serve import run_loop, run_stage
 from gagar.config import Run
-from gagar.records import LogRef, Record, RolloutRequest, Trajectory, Verdict
+from gagar.records import LogRef, Record, RolloutRequest, Trajectory, Verdict, VerdictStatus
 from gagar.stream.handlers import Delivery, Linked, Output, References
+from gagar.verdicts import untested
 from tests.contract.world import make_run
 from topology.stages import ADVANTAGE_PUBLISHER, GATHERER, GRADER, ROLLOUT_WORKER, VERIFIER
+
+NUM_TESTS = 8
 
 
 class NullEffect:
@@ -50,26 +55,8 @@ class NullVerifier(NullEffect):
     """Lets every second member of a group pass."""
 
     async def handle(self, delivery: Delivery[Trajectory], /) -> Sequence[Verdict]:
-        trajectory = delivery.record
-        return [
-            Verdict(
-                group_id=trajectory.group_id,
-                sample_index=trajectory.sample_index,
-                task_id=trajectory.task_id,
-                purpose=trajectory.purpose,
-                request=trajectory.request,
-                trajectory=delivery.ref,
-                tokens=trajectory.tokens,
-                status="passed" if trajectory.sample_index % 2 else "failed",
-                num_tests_expected=8,
-                patch_digest="0" * 64,
-                num_turns=trajectory.num_turns,
-                num_prompt_tokens=trajectory.num_prompt_tokens,
-                num_sampled_tokens=trajectory.num_sampled_tokens,
-                policy_version_min=trajectory.policy_version_min,
-                policy_version_max=trajectory.policy_version_max,
-            )
-        ]
+        status: VerdictStatus = "passed" if delivery.record.sample_index % 2 else "failed"
+        return [replace(untested(delivery, NUM_TESTS), status=status, patch_digest="0" * 64)]
 
 
 def serve_null(name: str, run: Run) -> Coroutine[Any, Any, None]:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from consumers.advantage_publisher import Config as AdvantageConfig
 from consumers.advantage_publisher import assign_advantages
@@ -29,6 +29,7 @@ from gagar.records import (
     Verdict,
 )
 from gagar.stream.handlers import Delivery, Linked, Output, Reduced, References
+from gagar.verdicts import untested
 from producers.sampler import Sampler
 from tests.chaos.fate import NUM_EVALUATIONS, Fates
 from tests.chaos.plan import MAX_UNRESOLVED, NEVER_STALE, Plan
@@ -109,24 +110,8 @@ class Verifier:
             raise UnavailableError("sandbox: expected it to be there, got none")
         await self._scene.work(delivery, trajectory.sample_index)
         member = self._scene.fates.of(trajectory.group_id).members[trajectory.sample_index]
-        return [
-            Verdict(
-                group_id=trajectory.group_id,
-                sample_index=trajectory.sample_index,
-                task_id=trajectory.task_id,
-                purpose=trajectory.purpose,
-                request=trajectory.request,
-                trajectory=delivery.ref,
-                tokens=trajectory.tokens,
-                status=member.status,
-                measures=member.measures,
-                patch_digest=f"{trajectory.sample_index:064x}",
-                num_prompt_tokens=trajectory.num_prompt_tokens,
-                num_sampled_tokens=trajectory.num_sampled_tokens,
-                policy_version_min=trajectory.policy_version_min,
-                policy_version_max=trajectory.policy_version_max,
-            )
-        ]
+        digest = f"{trajectory.sample_index:064x}"
+        return [replace(untested(delivery, 0), status=member.status, measures=member.measures, patch_digest=digest)]
 
 
 class Gatherer(Gather):
@@ -168,7 +153,7 @@ class Asking:
     """The product's sampler, which asks for a given number of training groups and for one evaluation, and then is done."""
 
     def __init__(self, plan: Plan, scene: Scene) -> None:
-        admitting = msgspec.structs.replace(plan.run.training, groups_per_step=8, max_staleness=MAX_UNRESOLVED // 8 - 1)
+        admitting = replace(plan.run.training, groups_per_step=8, max_staleness=MAX_UNRESOLVED // 8 - 1)
         train = [f"train-{number}" for number in range(64)]
         heldout = [f"heldout-{number}" for number in range(NUM_EVALUATIONS)]
         self._sampler = Sampler(admitting, plan.seed, train, heldout)
@@ -188,7 +173,7 @@ class Asking:
         if unit is None or not self._scene.fates.of(unit[0][0].group_id).is_lossy:
             return unit
         deadline = now + self._plan.lossy_deadline_s
-        return [msgspec.structs.replace(request, deadline=deadline) for request in unit[0]], unit[1]
+        return [replace(request, deadline=deadline) for request in unit[0]], unit[1]
 
     def _may_ask(self, now: float) -> bool:
         plan, num_asked = self._plan, self._sampler._admission.cursor.next_training
