@@ -29,7 +29,7 @@ def server_properties(directory: Path, port: int, controller_port: int) -> dict[
         "broker.heartbeat.interval.ms": "500",
         "group.initial.rebalance.delay.ms": "0",
         "transaction.max.timeout.ms": str(15 * 60 * 1000),
-        # A run that was paused for longer than this would begin anew: the default is a week, this ten years.
+        # A run that was paused for longer than this could not go on: the default is a week, this ten years.
         "offsets.retention.minutes": str(10 * 365 * 24 * 60),
         # A zombie's open transaction holds back every read-committed reader: look for it often.
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000",

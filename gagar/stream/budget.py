@@ -8,6 +8,7 @@ delivery in the end, whatever others hold: the largest record passes, and a part
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -61,15 +62,12 @@ class Budget:
             await self.settled(left_s)
         return portion or int(is_idle())
 
-    async def settled(self, timeout_s: float | None = None) -> bool:
-        """Waits until a lane has let something go; false if none did in time."""
+    async def settled(self, timeout_s: float | None = None) -> None:
+        """Waits until a lane has let something go, or for `timeout_s`."""
         self.changed.clear()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.changed.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def note(self, unit: Held) -> None:
         """A unit has been finished, and weighed so much."""

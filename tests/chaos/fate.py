@@ -8,6 +8,7 @@ three members that are left pass and fail, so the group is trained, with `num_re
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -200,6 +201,11 @@ class Fates:
         """Every group's."""
         for group_id in self.group_ids():
             yield self._make(group_id)
+
+    @property
+    def letters(self) -> Counter[Letter]:
+        """The dead letters that a run must leave, of all groups."""
+        return Counter(letter for fate in self.all() for letter in fate.letters)
 
     def group_ids(self) -> Iterator[str]:
         """Every group that must be asked for, and no other."""

@@ -48,7 +48,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             "lost": len(judgement.lost),
             "doubled": len(judgement.doubled),
             "dead_letters": facts.letters.total(),
-            "dead_letters_expected": expected_letters(self.fire).total(),
+            "dead_letters_expected": self.fire.plan.fates.letters.total(),
             "events": dict(sorted(log.events.items())),
             "events_in_vain": log.in_vain.total(),
             "duration_s": rounded(self.duration_s),
@@ -71,7 +71,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             _counts("events that happened", log.events),
             _counts("events that met nobody", log.in_vain),
             _counts("groups by outcome", Counter(f"{end.kind} {end.reason}" for ends in facts.ends.values() for end in ends)),
-            _letters(facts.letters, expected_letters(self.fire)),
+            _letters(facts.letters, self.fire.plan.fates.letters),
             _counts("processes that ended, by exit code", Counter(f"{end.stage} {end.code}" for end in log.exits)),
             table(
                 "durations, s",
@@ -90,11 +90,6 @@ def never_came(log: Log) -> list[str]:
     """Kinds of events that did not happen once; the learner's death is one, as nothing else makes a second lineage."""
     deaths = [] if log.hits["kill learner"] else ["kill learner"]
     return [kind.name for kind in KINDS if not log.events[kind.name]] + deaths
-
-
-def expected_letters(course: Course) -> Counter[Letter]:
-    """The dead letters that a run must leave."""
-    return Counter(letter for fate in course.plan.fates.all() for letter in fate.letters)
 
 
 def _counts(title: str, counts: Counter[str]) -> str:

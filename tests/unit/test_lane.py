@@ -119,9 +119,8 @@ async def test_a_topic_that_was_made_anew_stops_the_stage_instead_of_being_read_
         process.task = asyncio.create_task(asyncio.sleep(0))
 
 
-async def test_an_output_that_the_log_refuses_makes_a_dead_letter_of_its_input_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = MemoryWorld()
-    await write(world, requests())
+def refuse_one(world: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log takes every trajectory but that of t-000007."""
     append = world.log.append
 
     def picky(send: Any, *args: Any, **kwargs: Any) -> Any:
@@ -130,6 +129,12 @@ async def test_an_output_that_the_log_refuses_makes_a_dead_letter_of_its_input_a
         return append(send, *args, **kwargs)
 
     monkeypatch.setattr(world.log, "append", picky)
+
+
+async def test_an_output_that_the_log_refuses_makes_a_dead_letter_of_its_input_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    refuse_one(world, monkeypatch)
     async with Process(world, STAGE, Attempting()) as process:
         await process.until_finished(NUM)
     [letter] = await read(world, DEAD_LETTERS)
@@ -262,14 +267,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_stage_record_and_lin
 async def test_a_plain_output_that_the_log_refuses_is_noticed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     world = MemoryWorld()
     await write(world, requests())
-    append = world.log.append
-
-    def picky(send: Any, *args: Any, **kwargs: Any) -> Any:
-        if send.topic == TRAJECTORIES.name and send.key == b"t-000007":
-            raise RefusedError("trajectories: expected less, got more")
-        return append(send, *args, **kwargs)
-
-    monkeypatch.setattr(world.log, "append", picky)
+    refuse_one(world, monkeypatch)
     async with Process(world, make_stage("transform"), lambda request: [make_trajectory(request)]) as process:
         await process.until_finished(NUM)
     assert [letter.key for letter in await read(world, DEAD_LETTERS)] == ["t-000007"]
