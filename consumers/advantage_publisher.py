@@ -9,10 +9,10 @@ from functools import partial
 
 import msgspec
 
-from gagar.advantage import grpo_advantages, redistribute, tier_weights
 from gagar.config import require
 from gagar.errors import BadRecordError
 from gagar.grading.protocol import UnusableGradeError, check_grades
+from gagar.groups.advantages import grpo_advantages, redistribute, tier_weights
 from gagar.records import GradedGroup, GroupAdvantages, LogRef, MemberAdvantage, Verdict
 from gagar.stream.handlers import Settings
 

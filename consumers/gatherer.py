@@ -25,7 +25,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def main(settings: Settings[Config]) -> None:
     """Runs the stage until it is told to stop."""
     from gagar.cli.serve import serve
-    from gagar.grouping import Gather
+    from gagar.groups.gathering import Gather
     from topology.stages import GATHERER
 
     serve(GATHERER, settings, Gather(settings.config.grace_s))

@@ -17,15 +17,15 @@ import msgspec
 
 from gagar.config import require, require_duration
 from gagar.errors import BadRecordError
-from gagar.measures import measure_patch, patch_digest
-from gagar.patches import apply_patch, changed_files, folders_above, make_patch
 from gagar.records import PatchMeasures, Record, Trajectory, Verdict, VerdictStatus
-from gagar.sandbox.choose import SandboxKind, make_sandbox
+from gagar.sandbox.kinds import SandboxKind, make_sandbox
 from gagar.sandbox.limits import Limits
 from gagar.sandbox.protocol import Sandbox, TestRun
 from gagar.stream.handlers import Delivery, References, Settings
+from gagar.tasks.patches import apply_patch, changed_files, folders_above, make_patch
 from gagar.tasks.task import Task, load_tasks
-from gagar.verdicts import untested
+from gagar.verification.measures import measure_patch, patch_digest
+from gagar.verification.verdicts import untested
 
 MAX_REASON_CHARS = 300
 INLINE_CHARS = 64 << 10

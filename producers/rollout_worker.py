@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gagar.config import require, require_duration
-from gagar.engine.choose import EngineKind, make_engine
+from gagar.engine.kinds import EngineKind, make_engine
 from gagar.errors import BadRecordError, UnavailableError
 from gagar.records import PolicyVersion, Record, RolloutRequest
-from gagar.sandbox.choose import SandboxKind, make_sandbox
+from gagar.sandbox.kinds import SandboxKind, make_sandbox
 from gagar.sandbox.limits import Limits
 from gagar.stream.handlers import Delivery, Output, References, Settings
 from gagar.tasks.task import Task, load_tasks
@@ -81,7 +81,7 @@ class MakeRollouts:
     """The stage's Effect around an Engine and a Sandbox."""
 
     def __init__(self, settings: Settings[Config], engine: "Engine", sandbox: "Sandbox") -> None:
-        from gagar.engine.following import PolicyFollower
+        from gagar.policies.follower import PolicyFollower
 
         self._settings = settings
         self._engine = engine

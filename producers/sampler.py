@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gagar.admission import Admission, AdmissionLimits, Cursor, NextGroup, TaskOrder, stable_hash
 from gagar.config import Run, TrainingTable
+from gagar.groups.admission import Admission, AdmissionLimits, Cursor, NextGroup, TaskOrder, stable_hash
 from gagar.records import Outcome, PolicyVersion, Record, RolloutRequest
 from gagar.stream.handlers import Settings
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gagar.config import TrainingTable
 from gagar.records import LineageEntry, Outcome, PolicyVersion, Record, RolloutRequest, decode, encode
-from gagar.stream.memory import MemoryLog
+from gagar.stream.memory.transport import MemoryLog
 from gagar.stream.routing import key_of
 from gagar.stream.transport import Partition, Send
 from producers.sampler import Sampler

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from consumers.advantage_publisher import Config, assign_advantages
-from gagar.findings import Law
+from gagar.audit.findings import Law
 from gagar.grading.rules import rank
-from gagar.grouping import Gather
+from gagar.groups.gathering import Gather
 from gagar.records import (
     GradedGroup,
     Group,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from gagar.stream.memory import MemoryTransport
+from gagar.stream.memory.transport import MemoryTransport
 
 T = TypeVar("T")
 Place = tuple[str, int]

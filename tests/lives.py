@@ -20,7 +20,7 @@ from consumers.learner.publishing import Places
 from consumers.learner.rank import Rank, Stop, _coordinator
 from consumers.learner.stage import Config
 from gagar.grading.rules import rank
-from gagar.grouping import Gather
+from gagar.groups.gathering import Gather
 from gagar.records import GradedGroup, GroupAdvantages, Outcome, PolicyVersion, RolloutRequest
 from gagar.stream.handlers import Delivery, Output, References, Settings, Tombstone
 from gagar.stream.journal import Journal

@@ -9,7 +9,7 @@ from consumers.learner.plan import Directive, GroupLoad, LoadReport
 from consumers.learner.publishing import Places
 from consumers.learner.rank import Rank, Stop, _coordinator
 from consumers.learner.stage import Config
-from gagar.pretrained import WEIGHTS
+from gagar.policies.model_directory import WEIGHTS
 from gagar.records import GroupAdvantages, LogRef
 from gagar.stream.handlers import Settings
 from gagar.training.checkpoint import CheckpointState, read_latest

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gagar.engine.protocol import Completion, SamplingParams
-from gagar.patches import Tree
 from gagar.records import PolicyVersion
 from gagar.sandbox.protocol import CommandResult, TestRun
+from gagar.tasks.patches import Tree
 from gagar.tasks.task import Task
 
 TEMPLATE = (

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import torch
 
-from gagar.loss import ppo_clip
-from gagar.packing import balance, pack
 from gagar.training.batch import Sample, collate
 from gagar.training.deepspeed import Optimization, StepResult, Trainer, open_ranks
 from gagar.training.launch import receive_payload
+from gagar.training.loss import ppo_clip
 from gagar.training.model import load_model
+from gagar.training.packing import balance, pack
 from gagar.training.ranks import Ranks
 from tests.learner import make_tokens
 

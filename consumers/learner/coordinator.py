@@ -20,10 +20,10 @@ from consumers.learner.publishing import Places, Publisher, keep_evidence
 from consumers.learner.queue import Dropped, GroupQueue, Waiting
 from gagar.config import TrainingTable
 from gagar.errors import GagarError
-from gagar.packing import balance
 from gagar.records import DropReason, GroupAdvantages, Outcome, PolicyVersion
 from gagar.stream.handlers import Output, Tombstone
 from gagar.training.checkpoint import CheckpointState, complete
+from gagar.training.packing import balance
 
 if TYPE_CHECKING:
     from torch import Tensor

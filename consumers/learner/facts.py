@@ -6,7 +6,7 @@ import msgspec
 
 from consumers.learner.plan import oldest_version
 from gagar.errors import ConfigError
-from gagar.lineage import Lineage
+from gagar.groups.lineage import Lineage
 from gagar.records import DropReason, GroupAdvantages, LineageEntry, MemberAdvantage, Outcome, PolicyVersion
 from gagar.training.checkpoint import CheckpointState
 

@@ -26,15 +26,15 @@ from consumers.learner.stage import Config
 from gagar.cli.serve import end_by_force_after, ended, open_journal, open_references
 from gagar.config import Run
 from gagar.errors import EXIT_REFUSED, ConfigError, GagarError
-from gagar.loss import ppo_clip
-from gagar.packing import pack
 from gagar.stream.handlers import References, Settings
 from gagar.stream.journal import Journal
 from gagar.training.background import Background
 from gagar.training.batch import collate
 from gagar.training.checkpoint import CheckpointState, check_fits, read_latest
 from gagar.training.deepspeed import Optimization, StepResult, Trainer, open_ranks
+from gagar.training.loss import ppo_clip
 from gagar.training.model import describe, load_model
+from gagar.training.packing import pack
 from gagar.training.ranks import Ranks
 from topology import topics
 

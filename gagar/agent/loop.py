@@ -18,9 +18,9 @@ from gagar.agent.context import TokenContext
 from gagar.agent.ending import AgentFault, AttemptEnd, DeadlinePassed, InfrastructureFault, LimitReached, Submitted
 from gagar.engine.protocol import Engine, SamplingParams
 from gagar.errors import UnavailableError
-from gagar.patches import make_patch
 from gagar.records import Message, TrajectoryStatus
 from gagar.sandbox.protocol import Sandbox, Workspace, WorkspaceError
+from gagar.tasks.patches import make_patch
 from gagar.tasks.task import Task
 
 DEADLINE_GRACE_S = 2.0

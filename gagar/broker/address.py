@@ -9,7 +9,7 @@ import msgspec
 
 from gagar.config import Run
 from gagar.errors import UnavailableError
-from gagar.processes import is_alive
+from gagar.processes.identity import is_alive
 
 STATE_FILE = "broker.json"
 
@@ -23,7 +23,7 @@ class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
     """Of the KRaft controller in the same process."""
     pid: int
     identity: str
-    """When the process was started, see `gagar.processes`; a recycled pid has another one."""
+    """When the process was started, see `gagar.processes.identity`; a recycled pid has another one."""
 
 
 def broker_dir(run: Run) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gagar.errors import UnavailableError
-from gagar.locks import file_lock
+from gagar.processes.locks import file_lock
 
 NUM_THREADS = 8
 NUM_ATTEMPTS = 3

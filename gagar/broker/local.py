@@ -24,10 +24,10 @@ from gagar.broker.probe import free_ports, is_answering, is_any_answering
 from gagar.broker.properties import server_properties, write_properties
 from gagar.config import Run
 from gagar.errors import UnavailableError
-from gagar.leash import Leash, members
-from gagar.leash import environment as leash_environment
-from gagar.locks import file_lock
-from gagar.processes import identity, is_alive
+from gagar.processes.identity import identity, is_alive
+from gagar.processes.locks import file_lock
+from gagar.processes.orphan_cleanup import Leash, members
+from gagar.processes.orphan_cleanup import environment as leash_environment
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0

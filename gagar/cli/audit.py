@@ -1,4 +1,4 @@
-"""`gagar audit`: proves from its topics what a run promises: see `gagar.findings.Law`.
+"""`gagar audit`: proves from its topics what a run promises: see `gagar.audit.findings.Law`.
 
 In: the run file, and from when on. Out: counts and findings, as text or JSON; exit 0 only when every law holds, 1 when one does
 not. Memory is bounded, however many groups there are.
@@ -17,11 +17,11 @@ from gagar.config import Run
 from gagar.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gagar.audit import Audit, AuditTerms
-    from gagar.audit_references import Claim, Ranges
-    from gagar.audit_report import AuditReport
-    from gagar.findings import Finding
-    from gagar.stream.scanning import Spans
+    from gagar.audit.findings import Finding
+    from gagar.audit.fold import Audit, AuditTerms
+    from gagar.audit.references import Claim, Ranges
+    from gagar.audit.result import AuditReport
+    from gagar.stream.readers.scans import Spans
     from gagar.stream.spec import Topic
     from gagar.stream.transport import Transport
 
@@ -32,10 +32,10 @@ CLOCK_SKEW_S = 60.0
 async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool = False) -> "AuditReport":
     """Audits the topics of a run as they are now, or the groups requested since a time (Unix seconds); raises UnavailableError
     if the cluster does not answer, ConfigError if it has no topics of the run."""
-    from gagar.audit import Audit
+    from gagar.audit.fold import Audit
     from gagar.broker.address import bootstrap_servers
-    from gagar.stream.kafka import KafkaTransport
-    from gagar.stream.scanning import scan_transport
+    from gagar.stream.kafka.client import KafkaTransport
+    from gagar.stream.readers.scans import scan_transport
     from topology import topics
 
     servers = bootstrap_servers(run)
@@ -62,7 +62,7 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
 
 
 def _terms(run: Run, since: float) -> "AuditTerms":
-    from gagar.audit import AuditTerms
+    from gagar.audit.fold import AuditTerms
     from topology.stages import GATHERER
 
     grace_s = settings_for(GATHERER, run).config.grace_s
@@ -94,7 +94,7 @@ def _ranges(servers: str, run: Run) -> "Ranges":
     Where a record may be visible before another one of its transaction is (markers take a moment), the end is the one after
     everything written: references are checked against that, and a policy version is waited for.
     """
-    from gagar.stream.admin import Admin
+    from gagar.stream.kafka.admin import Admin
     from topology import topics
 
     eager = (topics.TRAJECTORY_TOKENS, topics.TRAJECTORIES, topics.POLICY_VERSIONS)
@@ -115,7 +115,7 @@ def _ranges(servers: str, run: Run) -> "Ranges":
 
 def _spans(servers: str, run: Run, ranges: "Ranges", since: float) -> "Spans":
     """What to read of each partition: all of it, or what may belong to groups requested since then, and all policy versions."""
-    from gagar.stream.admin import Admin
+    from gagar.stream.kafka.admin import Admin
     from gagar.stream.transport import Partition
     from topology import topics
 
@@ -136,8 +136,8 @@ def _spans(servers: str, run: Run, ranges: "Ranges", since: float) -> "Spans":
 
 async def _follow(audit: "Audit", transport: "Transport") -> "list[tuple[Claim, Finding]]":
     """Reads what a sample of the references points to; the answer is those that do not hold."""
-    from gagar.audit_references import broken_claims
-    from gagar.stream.referencing import LogReferences
+    from gagar.audit.references import broken_claims
+    from gagar.stream.readers.references import LogReferences
     from topology import topics
 
     followed = (topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gagar.audit_report import AuditReport
+from gagar.audit.result import AuditReport
 
 
 def as_object(report: AuditReport) -> dict[str, Any]:

@@ -15,18 +15,18 @@ import click
 import msgspec
 
 from gagar.cli.history import History, read_history, scan_of, topics_read, write_run_report
-from gagar.cli.interruption import EXIT_INTERRUPTED, interruption
 from gagar.cli.run_file import DEFAULT_RUN, check_dir, check_run, open_run
-from gagar.cli.watch import Ending, Plan, Watch, resident_bytes
 from gagar.config import Run
+from gagar.processes.shutdown import EXIT_INTERRUPTED, interruption
 from gagar.report.summary import Summary, summarize, summary_rows
+from gagar.report.watch import Ending, Plan, Watch, resident_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gagar.cli.keeper import ProcessState
-    from gagar.cli.supervisor import Supervisor
-    from gagar.stream.admin import Admin
+    from gagar.processes.supervised import ProcessState
+    from gagar.processes.supervisor import Supervisor
+    from gagar.stream.kafka.admin import Admin
 
 EXIT_STALLED = 1
 LAST_BYTES = 4096
@@ -86,9 +86,9 @@ class Demo:
 
     async def run_to_end(self) -> int:
         """Starts, watches, stops, audits, reports; returns the exit code."""
-        from gagar.cli.supervisor import Supervisor
         from gagar.cli.topics import apply_topology
-        from gagar.stream.admin import Admin
+        from gagar.processes.supervisor import Supervisor
+        from gagar.stream.kafka.admin import Admin
 
         interrupted = interruption()
         await asyncio.to_thread(apply_topology, self._run)
@@ -120,7 +120,7 @@ class Demo:
         return Watch(plan, lags, lambda: memory_of(self._run))
 
     async def _follow(self, watch: Watch, supervisor: "Supervisor", interrupted: asyncio.Event) -> Ending:
-        from gagar.cli.display import display_on
+        from gagar.report.display import display_on
 
         deliveries = scan_of(self._run, self._servers, follow=True)(topics_read(with_transcripts=True))
         with display_on(self._console) as display:

@@ -1,7 +1,7 @@
 """Reads a run back from its topics, finished or not, and writes its report.
 
 In: a `Run` and the address of its broker. Out: `History`, and the report's path. Memory is bounded as that of
-`gagar.progress` and `gagar.report.examples` is.
+`gagar.report.progress` and `gagar.report.examples` is.
 """
 
 import time
@@ -13,9 +13,9 @@ from typing import Any, cast
 import msgspec
 
 from gagar.config import SHARED, Run
-from gagar.progress import Progress, Snapshot
 from gagar.records import LogRef, Trajectory, Verdict
 from gagar.report.examples import Example, Examples
+from gagar.report.progress import Progress, Snapshot
 from gagar.report.summary import Summary
 from gagar.stream.handlers import Delivery
 from gagar.stream.spec import Topic
@@ -63,7 +63,7 @@ def topics_read(*, with_transcripts: bool) -> list[Topic]:
 
 def scan_of(run: Run, servers: str, *, follow: bool = False) -> Scan:
     """Reads the topics of `run`, to their present end or, with `follow`, on and on."""
-    from gagar.stream.kafka import scan
+    from gagar.stream.kafka.client import scan
 
     return lambda topics: cast(AsyncGenerator[Delivery[Any], None], scan(servers, run.run.name, topics, follow=follow))
 

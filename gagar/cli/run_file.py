@@ -16,7 +16,7 @@ import msgspec
 
 from gagar.config import PACKAGED, SHARED, Run, convert, load_run, packaged
 from gagar.errors import ConfigError
-from gagar.pretrained import WEIGHTS, check_weights
+from gagar.policies.model_directory import WEIGHTS, check_weights
 from gagar.stream.handlers import Settings
 from gagar.stream.spec import Stage
 

@@ -47,7 +47,7 @@ def open_journal(stage: Stage, run: Run) -> Journal:
 
 def open_references(run: Run) -> OpenReferences:
     """Reads by reference in any topic, constructed, not yet opened."""
-    from gagar.stream.referencing import LogReferences
+    from gagar.stream.readers.references import LogReferences
     from topology.topics import TOPICS
 
     return LogReferences(_transport(run), [topic for topic in TOPICS if topic.is_grouped], owns_transport=True)
@@ -55,8 +55,8 @@ def open_references(run: Run) -> OpenReferences:
 
 async def run_stage(stage: Stage, run: Run, handler: Transform | Effect | Reducer[Any] | Source) -> None:
     """The stage until SIGTERM, SIGINT or the planned end; the transport is opened and closed around it."""
+    from gagar.stream.lanes.sourcing import SourceRuntime
     from gagar.stream.runtime import StageRuntime
-    from gagar.stream.sourcing import SourceRuntime
     from topology.topics import DEAD_LETTERS
 
     stop = stop_event()
@@ -125,6 +125,6 @@ def run_loop(coroutine: Coroutine[Any, Any, None]) -> None:
 
 def _transport(run: Run) -> "Transport":
     from gagar.broker.address import bootstrap_servers
-    from gagar.stream.kafka import KafkaTransport
+    from gagar.stream.kafka.client import KafkaTransport
 
     return KafkaTransport(bootstrap_servers(run), run.run.name)

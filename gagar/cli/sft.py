@@ -27,7 +27,7 @@ def policy(recipe: str, out: Path, seed: int, threads: int, evaluate: bool) -> N
     """Make a policy, its tasks and its tokenizer from generated demonstrations."""
     import torch
 
-    from gagar.training.nano_recipe import NANO_SFT, make_policy
+    from gagar.nano.recipe import NANO_SFT, make_policy
 
     def report(progress: "SftProgress") -> None:
         if progress.step % REPORT_EVERY == 0 or progress.step == NANO_SFT.num_steps:
@@ -41,8 +41,8 @@ def policy(recipe: str, out: Path, seed: int, threads: int, evaluate: bool) -> N
 
 
 def _evaluate(directory: Path) -> None:
+    from gagar.nano.evaluation import load_policy, score
     from gagar.tasks.task import load_tasks
-    from gagar.training.nano_eval import load_policy, score
 
     model, tokenizer = load_policy(directory / "policy")
     for part in ("train", "heldout"):

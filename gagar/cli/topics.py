@@ -8,7 +8,7 @@ from gagar.cli.run_file import run_options
 from gagar.config import Run
 
 if TYPE_CHECKING:
-    from gagar.stream.topic_plan import Change
+    from gagar.stream.kafka.topic_plan import Change
 
 
 @click.group()
@@ -58,8 +58,8 @@ def graph() -> None:
 def apply_topology(run: Run) -> "list[Change]":
     """Brings the cluster to the topology; what was done. Raises UnavailableError or ConfigError."""
     from gagar.broker.address import bootstrap_servers
-    from gagar.stream.admin import Admin
-    from gagar.stream.beginnings import begin
+    from gagar.stream.kafka.admin import Admin
+    from gagar.stream.kafka.initial_offsets import begin
     from topology.graph import check_topology
     from topology.stages import STAGES
     from topology.topics import TOPICS
@@ -73,7 +73,7 @@ def apply_topology(run: Run) -> "list[Change]":
 
 def _differences(run: Run) -> "list[Change]":
     from gagar.broker.address import bootstrap_servers
-    from gagar.stream.admin import Admin
+    from gagar.stream.kafka.admin import Admin
     from topology.topics import TOPICS
 
     with Admin(bootstrap_servers(run)) as admin:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gagar.cli.interruption import EXIT_INTERRUPTED, interruption
 from gagar.cli.run_file import check_dir, check_run, run_arguments, run_options
 from gagar.config import Run
 from gagar.errors import ConfigError
+from gagar.processes.shutdown import EXIT_INTERRUPTED, interruption
 
 if TYPE_CHECKING:
-    from gagar.cli.supervisor import Supervisor
+    from gagar.processes.supervisor import Supervisor
 
 COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
 
@@ -27,7 +27,7 @@ COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_
 def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> None:
     """Run the whole pipeline on this machine: broker, topics and every stage, restarted when they die."""
     from gagar.broker.local import cluster_of
-    from gagar.cli.supervisor import Supervisor
+    from gagar.processes.supervisor import Supervisor
 
     check_run(run)
     check_dir(run)

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from gagar.engine.chat import ChatFormat
 from gagar.engine.decoding import DecodeBatch, Generation
 from gagar.engine.protocol import Completion, SamplingParams
-from gagar.engine.weights import match_weights, read_weights
 from gagar.errors import ConfigError, UnavailableError
-from gagar.pretrained import read_model
+from gagar.policies.chat_template import ChatFormat
+from gagar.policies.model_directory import read_model
+from gagar.policies.weights import match_weights, read_weights
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gagar.progress import AttemptSums, Snapshot, moving, ratio
+from gagar.report.progress import AttemptSums, Snapshot, moving, ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from gagar.progress import Round, Snapshot
 from gagar.report.curves import Picture, draw_pictures
 from gagar.report.examples import Example
+from gagar.report.progress import Round, Snapshot
 from gagar.report.summary import Summary, summary_rows
 
 TEMPLATES = Path(__file__).parent.parent / "data" / "report"

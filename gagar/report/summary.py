@@ -5,7 +5,7 @@ In: a snapshot and the audit's word. Out: `Summary`. Pure.
 
 import msgspec
 
-from gagar.progress import Round, Snapshot
+from gagar.report.progress import Round, Snapshot
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

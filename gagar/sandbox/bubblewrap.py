@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 
 from gagar.errors import UnavailableError
-from gagar.patches import Tree, check_path
 from gagar.sandbox.inside.frames import HEADER
 from gagar.sandbox.jail import find_bubblewraps
 from gagar.sandbox.limits import Limits
 from gagar.sandbox.protocol import CommandResult, TestRun, Workspace, WorkspaceError
-from gagar.sandbox.report import Expected, read_report
+from gagar.sandbox.results import Expected, read_report
 from gagar.sandbox.warm_server import WarmServer
+from gagar.tasks.patches import Tree, check_path
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from gagar.errors import UnavailableError
 LIBRARY = "/gagar/lib"
 """Where our own code and the test runner are inside."""
 PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments", "pyflakes")
-OWN = ("__init__.py", "needless.py", "sandbox/__init__.py", "sandbox/inside")
+OWN = ("__init__.py", "sandbox/__init__.py", "sandbox/inside")
 """What of gagar is inside."""
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC = ("ld.so.cache", "alternatives")

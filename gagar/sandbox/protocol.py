@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from gagar.errors import BadRecordError
-from gagar.patches import Tree
+from gagar.tasks.patches import Tree
 
 
 class WorkspaceError(BadRecordError):
@@ -61,8 +61,8 @@ class Workspace(Protocol):
         files `conftest.py` those in `conftests` are loaded."""
 
     async def count_needless(self, base: Tree, result: Tree) -> int:
-        """Needless statements that `result` has beyond `base` (see gagar.needless), by the syntax tree: nothing is executed. 0
-        if they cannot be counted."""
+        """Needless statements that `result` has beyond `base` (see gagar.sandbox.inside.dead_code), by the syntax tree: nothing
+        is executed. 0 if they cannot be counted."""
 
 
 class Sandbox(Protocol):

@@ -12,20 +12,20 @@ from typing import Any, Protocol
 
 from gagar.errors import BadRecordError, GagarError, UnavailableError
 from gagar.records import LogRef
-from gagar.stream.committing import RefusedUnitError, transact
 from gagar.stream.handlers import Delivery, Output, References
+from gagar.stream.lanes.committing import RefusedUnitError, transact
+from gagar.stream.lanes.reading import report_missing
+from gagar.stream.lanes.units import Unit
+from gagar.stream.limits import Counters, DeadLetterLimits, Policy
 from gagar.stream.loop_monitor import LoopMonitor
-from gagar.stream.policy import Counters, DeadLetterLimits, Policy
-from gagar.stream.reading import report_missing
-from gagar.stream.referencing import LogReferences
+from gagar.stream.readers.references import LogReferences
+from gagar.stream.readers.scans import scan_transport
+from gagar.stream.readers.stall_watchdog import Silence, behind
+from gagar.stream.readers.tables import partitions_of
 from gagar.stream.routing import Router
 from gagar.stream.runtime import check_topics
-from gagar.stream.scanning import scan_transport
-from gagar.stream.silence import Silence, behind
 from gagar.stream.spec import Stage, Topic
-from gagar.stream.tables import partitions_of
 from gagar.stream.transport import Committed, OutOfRangeError, Partition, Producer, RawRecord, Reader, Transport
-from gagar.stream.units import Unit
 
 log = logging.getLogger(__name__)
 

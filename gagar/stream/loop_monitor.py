@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 
-from gagar.stream.policy import Counters
+from gagar.stream.limits import Counters
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import Any
 from gagar.errors import BadRecordError, GagarError
 from gagar.records import DeadLetter, Outcome, PolicyVersion, Record, decode, encode
 from gagar.stream.handlers import Delivery, Linked, Output, Tombstone
+from gagar.stream.lanes.units import LinkedSend, Spot, Unit
 from gagar.stream.spec import Stage, Topic
 from gagar.stream.transport import RawRecord, Send
-from gagar.stream.units import LinkedSend, Spot, Unit
 
 ENVELOPE_BYTES = 4096
 """Kept free in a record's bound for key, headers and the other fields of a dead letter."""

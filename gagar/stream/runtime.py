@@ -8,20 +8,20 @@ import asyncio
 import logging
 
 from gagar.errors import GagarError, UnavailableError
-from gagar.stream.attempting import Attempts
-from gagar.stream.budget import Budget, Held
 from gagar.stream.handlers import Effect, Reducer, Transform
-from gagar.stream.lane import Lane, LaneContext
+from gagar.stream.lanes.budget import Budget, Held
+from gagar.stream.lanes.lane import Lane, LaneContext
+from gagar.stream.lanes.reducing import ReducerWork, StreamTime
+from gagar.stream.lanes.retry import Attempts
+from gagar.stream.lanes.work import HandlerWork, Work, transform_handle
+from gagar.stream.limits import Counters, DeadLetterLimits, Policy, report
 from gagar.stream.loop_monitor import LoopMonitor
-from gagar.stream.policy import Counters, DeadLetterLimits, Policy, report
-from gagar.stream.reducing import ReducerWork, StreamTime
-from gagar.stream.referencing import LogReferences
+from gagar.stream.readers.references import LogReferences
+from gagar.stream.readers.tables import TableFollower
 from gagar.stream.routing import Router
 from gagar.stream.spec import Stage, Topic
-from gagar.stream.tables import TableFollower
 from gagar.stream.together import bounded, gathered, together, until
 from gagar.stream.transport import Membership, Transport
-from gagar.stream.work import HandlerWork, Work, transform_handle
 
 log = logging.getLogger(__name__)
 

@@ -136,7 +136,7 @@ class Membership(Protocol):
 
     async def committed(self, partitions: Sequence[Partition], /) -> dict[Partition, Committed]:
         """The group's position in each partition; right only after the partition's producer has started. Every group has one
-        from the start (`gagar.stream.beginnings`): raises UnavailableError if the log knows of none."""
+        from the start (`gagar.stream.kafka.initial_offsets`): raises UnavailableError if the log knows of none."""
 
     async def close(self) -> None: ...
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gagar.errors import BadRecordError, ConfigError
-from gagar.patches import check_path
+from gagar.tasks.patches import check_path
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

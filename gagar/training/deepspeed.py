@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from gagar.loss import Loss, LossSums, token_logprobs, token_mean
 from gagar.training.batch import MicroBatch
+from gagar.training.loss import Loss, LossSums, token_logprobs, token_mean
 from gagar.training.ranks import Ranks
 
 if TYPE_CHECKING:

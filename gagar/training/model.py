@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gagar.errors import ConfigError
-from gagar.pretrained import WEIGHTS, read_model
+from gagar.policies.model_directory import WEIGHTS, read_model
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ Stage after stage works off what the one before has written, each alone, so that
 
 import asyncio
 
-from gagar.stream.admin import Admin
+from gagar.stream.kafka.admin import Admin
 from tests.bench.chain import GROUP_SIZE, NAMES, Cluster, Driver, driver, finished
 from tests.bench.processes import Child
 from topology.stages import STAGES

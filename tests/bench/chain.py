@@ -11,11 +11,11 @@ import msgspec
 
 from gagar.broker.address import BrokerState
 from gagar.records import RolloutRequest, encode
-from gagar.stream.admin import Admin
-from gagar.stream.beginnings import begin
 from gagar.stream.handlers import Delivery
-from gagar.stream.kafka import KafkaTransport
-from gagar.stream.scanning import scan_transport
+from gagar.stream.kafka.admin import Admin
+from gagar.stream.kafka.client import KafkaTransport
+from gagar.stream.kafka.initial_offsets import begin
+from gagar.stream.readers.scans import scan_transport
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Producer, Send
 from tests.bench.processes import Child, children

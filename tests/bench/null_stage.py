@@ -16,7 +16,7 @@ from gagar.cli.serve import run_loop, run_stage
 from gagar.config import Run
 from gagar.records import LogRef, Record, RolloutRequest, Trajectory, Verdict, VerdictStatus
 from gagar.stream.handlers import Delivery, Linked, Output, References
-from gagar.verdicts import untested
+from gagar.verification.verdicts import untested
 from tests.contract.world import make_run
 from topology.stages import ADVANTAGE_PUBLISHER, GATHERER, GRADER, ROLLOUT_WORKER, VERIFIER
 
@@ -66,7 +66,7 @@ def serve_null(name: str, run: Run) -> Coroutine[Any, Any, None]:
     if name == "verifier":
         return run_stage(VERIFIER, run, NullVerifier())
     if name == "gatherer":
-        from gagar.grouping import Gather
+        from gagar.groups.gathering import Gather
 
         return run_stage(GATHERER, run, Gather(30.0))
     if name == "grader":

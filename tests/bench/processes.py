@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gagar.leash import environment
+from gagar.processes.orphan_cleanup import environment
 
 ROOT = Path(__file__).parents[2]
 STOP_S = 20.0

@@ -14,10 +14,10 @@ from pathlib import Path
 import gagar
 from consumers.verifier import Config, VerifyTrajectories, lay_over
 from gagar.config import load_run
-from gagar.patches import apply_patch
 from gagar.records import LogRef, Trajectory
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
 from gagar.stream.handlers import Delivery, References, Settings
+from gagar.tasks.patches import apply_patch
 from gagar.tasks.task import Task, load_tasks
 from tests.bench.core_time import of_command_s, tree_s
 from tests.bench.figures import Part, Spread, paired_ratio, rounded, table

@@ -10,8 +10,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from gagar.stream import kafka
 from gagar.stream.journal import LogJournal
+from gagar.stream.kafka import client as kafka
 
 GAP_S = 0.003
 """From a commit's answer to a moment within the gap before the next transaction."""

@@ -51,7 +51,7 @@ def learn_nothing(servers: str, name: str) -> None:
     from consumers.learner.client import JournalClient
     from consumers.learner.rank import Stop
     from gagar.stream.journal import LogJournal
-    from gagar.stream.kafka import KafkaTransport
+    from gagar.stream.kafka.client import KafkaTransport
     from gagar.training.background import Background
     from tests.learner import make_settings
     from tests.null_learner import learn

@@ -9,7 +9,7 @@ import pytest
 
 from gagar.config import KafkaTable, Run, RunTable
 from gagar.errors import ConfigError, UnavailableError
-from gagar.stream.admin import Admin
+from gagar.stream.kafka.admin import Admin
 from tests.runs import make_run
 from topology.stages import GATHERER, SAMPLER, VERIFIER
 from topology.topics import GROUPS, POLICY_VERSIONS, TOPICS, TRAJECTORIES

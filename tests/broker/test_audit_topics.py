@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gagar.audit.findings import Law
 from gagar.cli.audit import CLOCK_SKEW_S, run_audit
 from gagar.config import Run
 from gagar.errors import ConfigError
-from gagar.findings import Law
 from gagar.records import LogRef, RolloutRequest, Trajectory, Verdict, encode
-from gagar.stream.admin import Admin
+from gagar.stream.kafka.admin import Admin
 from gagar.stream.routing import key_of
 from gagar.stream.transport import Send
 from tests.audit_runs import (

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from gagar.errors import UnavailableError
-from gagar.stream.admin import Admin
-from gagar.stream.beginnings import begin
+from gagar.stream.kafka.admin import Admin
+from gagar.stream.kafka.initial_offsets import begin
 from gagar.stream.transport import Partition
 from tests.builders import make_request
 from tests.contract.world import NUM_PARTITIONS, REQUESTS, KafkaWorld, committed, make_run, make_stage, opened, write

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gagar.lineage import Lineage
-from gagar.stream.admin import Admin
+from gagar.groups.lineage import Lineage
+from gagar.stream.kafka.admin import Admin
 from gagar.stream.spec import Stage, Topic
 from tests.broker.stage_process import EFFECT, NUM_STEPS, NUM_UNITS, TRANSFORM
 from tests.broker.stages import StageProcess, stage_process

@@ -79,7 +79,7 @@ def kill_fetcher(reader: Any) -> None:
 
 
 async def test_a_lane_whose_reader_dies_in_silence_opens_another(world: KafkaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gagar.stream.kafka.FRESH_S", 1.0)
+    monkeypatch.setattr("gagar.stream.kafka.client.FRESH_S", 1.0)
     await write(world, requests(20))
     worker = Worker()
     async with Process(world, make_stage("effect"), worker, IMPATIENT) as process:
@@ -94,7 +94,7 @@ async def test_a_lane_whose_reader_dies_in_silence_opens_another(world: KafkaWor
 
 
 async def test_a_table_whose_reader_dies_in_silence_is_followed_on(world: KafkaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gagar.stream.kafka.FRESH_S", 1.0)
+    monkeypatch.setattr("gagar.stream.kafka.client.FRESH_S", 1.0)
     opened: list[Any] = []
     worker = Worker()
     process = Process(world, make_stage("effect", tables=(VERSIONS,)), worker, IMPATIENT)
@@ -113,7 +113,7 @@ async def test_a_table_whose_reader_dies_in_silence_is_followed_on(world: KafkaW
 
 
 async def test_a_journal_whose_reader_dies_in_silence_reads_on(world: KafkaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gagar.stream.kafka.FRESH_S", 1.0)
+    monkeypatch.setattr("gagar.stream.kafka.client.FRESH_S", 1.0)
     stage = make_stage("learner", outputs=(OUTCOMES,), name="reader")
     journal = LogJournal(stage, world.transport(), DEAD_LETTERS, IMPATIENT)
     await journal.open()
@@ -212,7 +212,7 @@ class TestOwnBroker:
 
 def create_learner_topics(world: KafkaWorld) -> None:
     """Those of the topology that the small world lacks."""
-    from gagar.stream.admin import Admin
+    from gagar.stream.kafka.admin import Admin
     from tests.contract.world import make_run
     from topology.topics import TOPICS
 

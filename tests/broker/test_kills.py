@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gagar.stream.referencing import LogReferences
+from gagar.stream.readers.references import LogReferences
 from tests.broker.stages import counts, stage_process, until_count
 from tests.builders import make_request
 from tests.contract.world import TOKENS, TRAJECTORIES, KafkaWorld, opened, read, write

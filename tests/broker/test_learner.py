@@ -18,12 +18,12 @@ import pytest
 
 from gagar.cli.topics import apply_topology
 from gagar.config import Run, load_run
-from gagar.lineage import Lineage
-from gagar.processes import identity
+from gagar.groups.lineage import Lineage
+from gagar.processes.identity import identity
 from gagar.records import LogRef, Outcome, PolicyVersion, TrajectoryTokens
 from gagar.stream.journal import LogJournal
-from gagar.stream.kafka import KafkaTransport
-from gagar.stream.scanning import scan_transport
+from gagar.stream.kafka.client import KafkaTransport
+from gagar.stream.readers.scans import scan_transport
 from gagar.stream.spec import Stage, Topic
 from tests.learner import make_advantages, make_member, make_model_directory, make_tokens
 from tests.runs import write_tasks

@@ -18,7 +18,7 @@ from gagar.broker.java import find_java
 from gagar.broker.local import broker, start_broker, stop_broker
 from gagar.broker.probe import is_answering
 from gagar.errors import UnavailableError
-from gagar.stream.admin import Admin
+from gagar.stream.kafka.admin import Admin
 from tests.runs import make_run
 from topology.topics import TOPICS
 

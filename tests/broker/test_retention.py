@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from gagar.errors import BadRecordError, GagarError
-from gagar.grouping import Gather
+from gagar.groups.gathering import Gather
 from gagar.records import LogRef, Record, RolloutRequest, Trajectory, Verdict
-from gagar.stream.admin import Admin
 from gagar.stream.handlers import Delivery, References
 from gagar.stream.journal import LogJournal
+from gagar.stream.kafka.admin import Admin
+from gagar.stream.readers.tables import partitions_of
 from gagar.stream.spec import Topic
-from gagar.stream.tables import partitions_of
 from gagar.stream.transport import Send
 from tests.broker.stages import ROOT
 from tests.builders import make_request, make_verdict

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gagar.broker.address import BrokerState, running_state
 from gagar.broker.local import start_broker, stop_broker
-from gagar.leash import environment
+from gagar.processes.orphan_cleanup import environment
 from tests.chaos.plan import Plan
 from tests.chaos.restarts import owned_by, watched
 from tests.chaos.running import Log

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from gagar.errors import BadRecordError
-from gagar.lineage import Lineage
+from gagar.groups.lineage import Lineage
 from gagar.records import DeadLetter, GroupAdvantages, Outcome, PolicyVersion, RolloutRequest, decode
 from gagar.stream.handlers import Delivery
-from gagar.stream.kafka import scan
+from gagar.stream.kafka.client import scan
 from tests.chaos.fate import End, Fates, Letter
 from tests.chaos.plan import Plan
 from tests.chaos.poison import NO_RECORD, sample_of

@@ -16,7 +16,7 @@ from consumers.grader import GradeGroups
 from gagar.arrays import Tensor
 from gagar.errors import UnavailableError
 from gagar.grading.rules import RulesGrader
-from gagar.grouping import Gather, OpenGroup
+from gagar.groups.gathering import Gather, OpenGroup
 from gagar.records import (
     GradedGroup,
     Group,
@@ -29,7 +29,7 @@ from gagar.records import (
     Verdict,
 )
 from gagar.stream.handlers import Delivery, Linked, Output, Reduced, References
-from gagar.verdicts import untested
+from gagar.verification.verdicts import untested
 from producers.sampler import Sampler
 from tests.chaos.fate import NUM_EVALUATIONS, Fates
 from tests.chaos.plan import MAX_UNRESOLVED, NEVER_STALE, Plan

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from gagar.stream.admin import Admin
-from gagar.stream.beginnings import begin
+from gagar.stream.kafka.admin import Admin
+from gagar.stream.kafka.initial_offsets import begin
 from tests.chaos.facts import Facts, gather
 from tests.chaos.fate import NUM_EVALUATIONS
 from tests.chaos.judge import Judgement, judge

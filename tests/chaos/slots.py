@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from gagar.leash import environment
+from gagar.processes.orphan_cleanup import environment
 from tests.bench.processes import ROOT
 from tests.chaos.plan import STAGE_NAMES, Plan
 from tests.chaos.stage import EXIT_FENCED, EXIT_UNAVAILABLE

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from gagar.lineage import Lineage
+from gagar.groups.lineage import Lineage
 from gagar.records import Outcome, PolicyVersion, Record
-from gagar.stream.kafka import KafkaTransport
-from gagar.stream.policy import Policy
-from gagar.stream.tables import TableFollower
+from gagar.stream.kafka.client import KafkaTransport
+from gagar.stream.limits import Policy
+from gagar.stream.readers.tables import TableFollower
 from topology.topics import OUTCOMES, POLICY_VERSIONS
 
 

@@ -10,7 +10,7 @@ import pytest
 from gagar.errors import BadRecordError, GagarError, UnavailableError
 from gagar.records import DeadLetter, Outcome, RolloutRequest, Trajectory, encode
 from gagar.stream.handlers import Delivery, Linked, Output, References
-from gagar.stream.referencing import LogReferences
+from gagar.stream.readers.references import LogReferences
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, Send
 from tests.builders import make_request

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from consumers import advantage_publisher, grader
-from gagar.audit import Audit
-from gagar.audit_report import AuditReport
+from gagar.audit.fold import Audit
+from gagar.audit.result import AuditReport
 from gagar.config import TrainingTable
-from gagar.grouping import Gather
+from gagar.groups.gathering import Gather
 from gagar.records import GroupAdvantages, Outcome, PatchMeasures, RolloutRequest
 from gagar.stream.handlers import Delivery, Effect, Output, Reducer, References, Source, Transform
 from gagar.stream.journal import LogJournal
-from gagar.stream.memory import MemoryLog
+from gagar.stream.memory.transport import MemoryLog
 from gagar.stream.spec import Stage
 from producers.sampler import Sampler
 from tests.builders import CLEAN, NEEDLESS, OUTSIDE, make_ref, make_verdict, make_version

@@ -8,8 +8,8 @@ import pytest
 
 from gagar.errors import FencedError, GagarError
 from gagar.records import Outcome, encode
-from gagar.stream.frontier import Frontier
 from gagar.stream.handlers import Output
+from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.transport import Committed, Partition, Send
 from tests.builders import make_request
 from tests.contract.world import FAST, OUTCOMES, REQUESTS, VERSIONS, Process, World, make_stage, opened, read, write
@@ -116,7 +116,7 @@ async def test_a_source_whose_producer_was_fenced_looks_at_the_cursor_and_goes_o
 
 
 async def test_a_source_ends_with_an_error_if_another_has_moved_the_cursor(world: World) -> None:
-    from gagar.stream.frontier import Frontier
+    from gagar.stream.lanes.frontier import Frontier
     from gagar.stream.transport import Committed, Partition
 
     async with Process(world, STAGE, Counting(6, ahead=3), FAST) as process:

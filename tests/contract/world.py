@@ -10,18 +10,18 @@ from gagar import records
 from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TasksTable, TrainingTable
 from gagar.records import LogRef, Record, encode
 from gagar.stream.handlers import Delivery
-from gagar.stream.memory import MemoryLog, MemoryTransport
-from gagar.stream.policy import Policy
+from gagar.stream.lanes.sourcing import SourceRuntime
+from gagar.stream.limits import Policy
+from gagar.stream.memory.transport import MemoryLog, MemoryTransport
+from gagar.stream.readers.scans import scan_transport
 from gagar.stream.routing import key_of
 from gagar.stream.runtime import StageRuntime
-from gagar.stream.scanning import scan_transport
-from gagar.stream.sourcing import SourceRuntime
 from gagar.stream.spec import Stage, Topic
 from gagar.stream.transport import Committed, Partition, Send, Transport
 from topology.stages import STAGES
 
 if TYPE_CHECKING:
-    from gagar.stream.admin import Admin
+    from gagar.stream.kafka.admin import Admin
 
 REQUESTS = Topic(name="rollout-requests", record=records.RolloutRequest, kept="by time")
 VERDICTS = Topic(name="verdicts", record=records.Verdict, kept="by time")
@@ -63,12 +63,12 @@ class KafkaWorld:
         self.name = f"t{uuid.uuid4().hex[:12]}"
 
     def transport(self) -> Transport:
-        from gagar.stream.kafka import KafkaTransport
+        from gagar.stream.kafka.client import KafkaTransport
 
         return KafkaTransport(self.servers, self.name)
 
     def create_topics(self) -> None:
-        from gagar.stream.admin import Admin
+        from gagar.stream.kafka.admin import Admin
 
         with Admin(self.servers) as admin:
             run = make_run(self.name, num_partitions=self.num_partitions)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gagar.agent.loop import Attempt, AttemptLimits, run_attempt
-from gagar.patches import apply_patch
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
+from gagar.tasks.patches import apply_patch
 from tests.rollouts import FakeEngine, make_task
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="session")]

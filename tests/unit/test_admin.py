@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gagar.errors import UnavailableError
-from gagar.stream import admin as module
-from gagar.stream.admin import Admin
+from gagar.stream.kafka import admin as module
+from gagar.stream.kafka.admin import Admin
 from gagar.stream.spec import Stage
 from tests.contract.world import REQUESTS, VERDICTS, make_stage
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gagar.admission import Admission, AdmissionLimits, Cursor, NextGroup, TaskOrder, stable_hash
 from gagar.errors import BadRecordError, GagarError
+from gagar.groups.admission import Admission, AdmissionLimits, Cursor, NextGroup, TaskOrder, stable_hash
 from gagar.records import LineageEntry, Outcome, PolicyVersion
 from tests.builders import make_outcome, make_version
 

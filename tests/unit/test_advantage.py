@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gagar.advantage import Redistribution, grpo_advantages, redistribute, tier_weights
+from gagar.groups.advantages import Redistribution, grpo_advantages, redistribute, tier_weights
 from gagar.records import Grade
 
 Members = list[tuple[bool, float]]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.advantage_publisher import Config, assign_advantages
-from gagar.advantage_laws import broken_laws
+from gagar.audit.advantage_laws import broken_laws
 from gagar.config import convert
 from gagar.errors import BadRecordError, ConfigError
 from gagar.grading.rules import rank

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import gagar
-from gagar.audit import OVERDUE_MARGIN_S, Audit, AuditTerms
-from gagar.audit_references import Claim, Ranges, Sample, broken_claims
-from gagar.audit_report import AuditReport
+from gagar.audit.findings import MAX_TEXTS, Finding, Law
+from gagar.audit.fold import OVERDUE_MARGIN_S, Audit, AuditTerms
+from gagar.audit.references import Claim, Ranges, Sample, broken_claims
+from gagar.audit.result import AuditReport
+from gagar.audit.trails import Trails
 from gagar.errors import BadRecordError
-from gagar.findings import MAX_TEXTS, Finding, Law
 from gagar.records import (
     DeadLetter,
     LineageEntry,
@@ -27,7 +28,6 @@ from gagar.records import (
     TrajectoryTokens,
     Verdict,
 )
-from gagar.trails import Trails
 from tests.audit_runs import (
     IN_PLACES,
     IN_RUN,

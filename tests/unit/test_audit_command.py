@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from gagar.audit import Audit
-from gagar.audit_report import AuditReport
+from gagar.audit.fold import Audit
+from gagar.audit.result import AuditReport
 from gagar.cli import audit as command
 from gagar.cli.audit_view import as_lines
 from gagar.cli.since import since_time

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from gagar.audit_report import AuditReport
+from gagar.audit.result import AuditReport
 from gagar.cli.audit import run_audit
 from gagar.records import encode
-from gagar.stream.memory import MemoryLog, MemoryTransport
-from gagar.stream.topic_plan import TopicState
+from gagar.stream.kafka.topic_plan import TopicState
+from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from gagar.stream.transport import Partition, Send
 from tests.audit_runs import laid_out, make_run
 from tests.contract.world import make_run as make_run_file
@@ -57,8 +57,8 @@ async def audited(monkeypatch: pytest.MonkeyPatch, taken: Mapping[str, int]) -> 
     for delivery in laid_out(make_run()):
         log.append(Send(topic=delivery.ref.topic, key=delivery.key.encode(), value=encode(delivery.record)), at=1000.0)
     transport: Any = RetiringTransport(log, taken)
-    monkeypatch.setattr("gagar.stream.kafka.KafkaTransport", lambda servers, run_name: transport)
-    monkeypatch.setattr("gagar.stream.admin.Admin", lambda servers: FakeAdmin(log))
+    monkeypatch.setattr("gagar.stream.kafka.client.KafkaTransport", lambda servers, run_name: transport)
+    monkeypatch.setattr("gagar.stream.kafka.admin.Admin", lambda servers: FakeAdmin(log))
     return await run_audit(make_run_file("t", "localhost:9"))
 
 

@@ -3,8 +3,8 @@
 import asyncio
 
 from gagar.errors import UnavailableError
-from gagar.stream.breaker import Breaker
-from gagar.stream.policy import Counters, Policy
+from gagar.stream.lanes.breaker import Breaker
+from gagar.stream.limits import Counters, Policy
 
 OUTAGE = UnavailableError("engine: expected to run, got nothing")
 POLICY = Policy(backoff_s=0.0, breaker_threshold=3)

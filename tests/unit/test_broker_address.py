@@ -12,7 +12,7 @@ from gagar.broker.local import cluster_of, stop_broker
 from gagar.broker.probe import PORTS, free_ports, is_answering, is_free
 from gagar.broker.properties import MAX_MESSAGE_BYTES, SEGMENT_BYTES, server_properties, write_properties
 from gagar.errors import UnavailableError
-from gagar.processes import identity
+from gagar.processes.identity import identity
 from tests.runs import make_run
 from topology.topics import TOPICS
 

@@ -6,7 +6,7 @@ from itertools import groupby
 import pytest
 
 from gagar.records import PatchMeasures, VerdictStatus
-from gagar.stream.policy import Policy
+from gagar.stream.limits import Policy
 from tests.chaos.fate import EARLY_SHARE, KINDS, MIN_GROUPS, PER_KIND, End, Fate, Fates, Kind, Letter, Member, Poison
 
 NO_POISON = None

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gagar.engine.chat import ChatFormat
 from gagar.errors import ConfigError
+from gagar.policies.chat_template import ChatFormat
 from tests.rollouts import build_model
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gagar.cli.cluster_watch import ClusterWatch
+from gagar.broker.watch import ClusterWatch
 from gagar.errors import UnavailableError
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from gagar.errors import UnavailableError
 from gagar.records import RolloutRequest
-from gagar.stream import committing
-from gagar.stream.frontier import Frontier
 from gagar.stream.handlers import Output
-from gagar.stream.lane import Lane
-from gagar.stream.reading import LaneReader
-from gagar.stream.sourcing import SourceRuntime
+from gagar.stream.lanes import committing
+from gagar.stream.lanes.frontier import Frontier
+from gagar.stream.lanes.lane import Lane
+from gagar.stream.lanes.reading import LaneReader
+from gagar.stream.lanes.sourcing import SourceRuntime
 from gagar.stream.spec import Stage
 from gagar.stream.transport import Partition, Send
 from tests.builders import make_request

@@ -16,15 +16,15 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import gagar.cli.demo_run as demo_run
-from gagar.audit import Audit
+from gagar.audit.fold import Audit
 from gagar.cli.demo import demo, fresh_name
 from gagar.cli.demo_run import Demo, exit_code, last_words, logged_to, shown_path
-from gagar.cli.display import LINE_S, REFRESH_S, display_on
-from gagar.cli.interruption import interruption
-from gagar.cli.view import Screen, StageRow
 from gagar.config import Run
 from gagar.errors import ConfigError
-from gagar.progress import Progress
+from gagar.processes.shutdown import interruption
+from gagar.report.display import LINE_S, REFRESH_S, display_on
+from gagar.report.progress import Progress
+from gagar.report.terminal import Screen, StageRow
 from gagar.stream.handlers import Delivery
 from gagar.stream.spec import Stage, Topic
 from tests.builders import make_delivery, make_outcome, make_request, make_run, make_version
@@ -123,10 +123,10 @@ def make_screen(run_name: str = "try") -> Screen:
 def supervisor(monkeypatch: pytest.MonkeyPatch) -> type[FakeSupervisor]:
     """The demo among fakes of everything outside this process."""
     fresh = type("Fresh", (FakeSupervisor,), {"made": []})
-    monkeypatch.setattr("gagar.cli.supervisor.Supervisor", fresh)
+    monkeypatch.setattr("gagar.processes.supervisor.Supervisor", fresh)
     monkeypatch.setattr("gagar.cli.topics.apply_topology", lambda run: [])
-    monkeypatch.setattr("gagar.stream.admin.Admin", FakeAdmin)
-    monkeypatch.setattr("gagar.stream.kafka.scan", fake_scan)
+    monkeypatch.setattr("gagar.stream.kafka.admin.Admin", FakeAdmin)
+    monkeypatch.setattr("gagar.stream.kafka.client.scan", fake_scan)
     monkeypatch.setattr("gagar.cli.audit.run_audit", fake_audit)
     monkeypatch.setattr("gagar.report.page.draw_pictures", lambda snapshot: [])
     monkeypatch.setattr(demo_run, "memory_of", lambda run: 5)
@@ -186,8 +186,8 @@ async def test_a_run_in_which_nothing_moves_is_an_error_that_names_the_logs(
     supervisor: type[FakeSupervisor], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor.code = None
-    monkeypatch.setattr("gagar.cli.watch.STALL_S", -1.0)
-    monkeypatch.setattr("gagar.cli.display.LineDisplay.interval_s", 0.01)
+    monkeypatch.setattr("gagar.report.watch.STALL_S", -1.0)
+    monkeypatch.setattr("gagar.report.display.LineDisplay.interval_s", 0.01)
     code, _ = await run_fake(tmp_path)
     captured = capsys.readouterr()
     assert code == 1

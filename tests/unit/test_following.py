@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gagar.engine.following import PolicyFollower
 from gagar.errors import ConfigError, UnavailableError
+from gagar.policies.follower import PolicyFollower
 from gagar.records import PolicyVersion
 from tests.rollouts import FakeEngine, publish
 

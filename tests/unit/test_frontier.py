@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gagar.errors import GagarError
-from gagar.stream import frontier as frontier_module
-from gagar.stream.frontier import METADATA_LIMIT, NOTE_LIMIT, SPAN_LIMIT, Frontier, decode, encode
+from gagar.stream.lanes import frontier as frontier_module
+from gagar.stream.lanes.frontier import METADATA_LIMIT, NOTE_LIMIT, SPAN_LIMIT, Frontier, decode, encode
 
 SMALL_SPAN = 48
 """Offsets of a span in the state machine, so that it is often full."""

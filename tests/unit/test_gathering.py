@@ -10,16 +10,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gagar.grouping import Gather
+from gagar.groups.gathering import Gather
 from gagar.records import Group, Outcome, RolloutRequest, Verdict, VerdictStatus, decode, encode
-from gagar.stream.attempting import Attempts
-from gagar.stream.budget import Budget, Held
-from gagar.stream.frontier import Frontier
-from gagar.stream.policy import Counters, Policy
-from gagar.stream.reducing import ReducerWork, StreamTime
+from gagar.stream.lanes.budget import Budget, Held
+from gagar.stream.lanes.frontier import Frontier
+from gagar.stream.lanes.reducing import ReducerWork, StreamTime
+from gagar.stream.lanes.retry import Attempts
+from gagar.stream.lanes.units import Spot, Unit, UnitQueue
+from gagar.stream.limits import Counters, Policy
 from gagar.stream.routing import Router
 from gagar.stream.transport import Partition, RawRecord
-from gagar.stream.units import Spot, Unit, UnitQueue
 from tests.builders import make_ref, make_request, make_verdict
 from topology import topics
 from topology.stages import GATHERER

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.advantage import tier_weights
 from gagar.grading.none import NoneGrader
 from gagar.grading.protocol import Grader, UnusableGradeError, check_grades, why_ineligible
 from gagar.grading.rules import RulesGrader, rank, tier_of
+from gagar.groups.advantages import tier_weights
 from gagar.records import Grade, Group, PatchMeasures
 from tests.builders import CLEAN, NEEDLESS, OUTSIDE, make_group, make_verdict
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.grouping import Gather, OpenGroup
+from gagar.groups.gathering import Gather, OpenGroup
 from gagar.records import Group, LogRef, Outcome, RolloutRequest, Verdict, VerdictStatus
 from gagar.stream.handlers import Reduced
 from tests.builders import CLEAN, OUTSIDE, make_delivery, make_ref, make_request, make_verdict

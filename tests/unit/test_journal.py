@@ -9,7 +9,7 @@ from consumers.learner import client as module
 from consumers.learner.client import JournalClient
 from gagar.errors import UnavailableError
 from gagar.stream.journal import LogJournal
-from gagar.stream.memory import MemoryReader, MemoryTransport
+from gagar.stream.memory.transport import MemoryReader, MemoryTransport
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, RawRecord, Send
 from gagar.training.background import Background

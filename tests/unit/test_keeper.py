@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gagar.cli.keeper import Keeper, Patience, ProcessSpec
-from gagar.processes import identity
+from gagar.processes.identity import identity
+from gagar.processes.supervised import Keeper, Patience, ProcessSpec
 
 QUICK = Patience(first_backoff_s=0.001, max_backoff_s=0.004, max_early_deaths=5, stop_s=5.0)
 COUNT = (

@@ -12,7 +12,7 @@ import pytest
 from gagar.errors import UnavailableError
 from gagar.records import RolloutRequest
 from gagar.stream.handlers import Delivery, Linked, Output, References
-from gagar.stream.memory import MemoryProducer
+from gagar.stream.memory.transport import MemoryProducer
 from gagar.stream.transport import Committed, Partition, RefusedError
 from tests.builders import make_request
 from tests.contract.world import (

@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from gagar.processes import identity
+from gagar.processes.identity import identity
 from gagar.training.launch import free_port, launch
 
 PRELUDE = """

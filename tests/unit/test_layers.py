@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("gagar", "topology", "producers", "consumers")
 HEAVY = ("torch", "transformers", "deepspeed", "aiokafka", "kafka", "docker", "vllm", "matplotlib")
 DOORS = {
-    "aiokafka": {"gagar/stream/kafka.py"},
-    "kafka": {"gagar/stream/admin.py"},
+    "aiokafka": {"gagar/stream/kafka/client.py"},
+    "kafka": {"gagar/stream/kafka/admin.py"},
     "docker": {"gagar/sandbox/docker.py"},
     "vllm": {"gagar/engine/vllm.py"},
     "deepspeed": {"gagar/training/deepspeed.py"},

@@ -14,10 +14,10 @@ import pytest
 from consumers.learner.client import JournalClient
 from consumers.learner.publishing import Places
 from consumers.learner.rank import Stop
-from gagar.lineage import Lineage
+from gagar.groups.lineage import Lineage
 from gagar.records import decode
 from gagar.stream.journal import LogJournal
-from gagar.stream.memory import MemoryLog, MemoryTransport
+from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, Send
 from gagar.training.checkpoint import read_latest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gagar.errors import UnavailableError
-from gagar.leash import LOCK_FILE, Leash, environment, members
+from gagar.processes.orphan_cleanup import LOCK_FILE, Leash, environment, members
 
 
 def start(directory: Path, name: str = "", script: str = "input()") -> subprocess.Popen[bytes]:

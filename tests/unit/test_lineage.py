@@ -1,6 +1,6 @@
 """Which steps survive when a learner goes back."""
 
-from gagar.lineage import Lineage
+from gagar.groups.lineage import Lineage
 from gagar.records import LineageEntry
 from tests.builders import make_version
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gagar.errors import UnavailableError
-from gagar.locks import file_lock
+from gagar.processes.locks import file_lock
 
 
 def test_a_held_lock_is_refused_with_its_holder_and_advice(tmp_path: Path) -> None:

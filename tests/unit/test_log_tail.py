@@ -6,8 +6,8 @@ from tempfile import NamedTemporaryFile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.cli import log_tail
-from gagar.cli.log_tail import LogTail
+from gagar.processes import log_tail
+from gagar.processes.log_tail import LogTail
 
 
 def test_a_file_that_is_not_there_yet_has_no_lines(tmp_path: Path) -> None:

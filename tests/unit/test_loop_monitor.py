@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from gagar.stream.limits import Counters
 from gagar.stream.loop_monitor import LoopMonitor
-from gagar.stream.policy import Counters
 
 
 async def test_a_blocked_loop_is_reported_with_its_task(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.loss import MAX_LOG_RATIO, LossSums, ppo_clip, token_logprobs, token_mean
+from gagar.training.loss import MAX_LOG_RATIO, LossSums, ppo_clip, token_logprobs, token_mean
 
 numbers = st.floats(-5, 5, allow_nan=False)
 

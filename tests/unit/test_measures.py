@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.measures import is_in_scope, measure_patch, patch_digest
-from gagar.patches import apply_patch, changed_files, make_patch
 from gagar.records import PatchMeasures
+from gagar.tasks.patches import apply_patch, changed_files, make_patch
+from gagar.verification.measures import is_in_scope, measure_patch, patch_digest
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "-- c", "++ d", "@@ -1 +1 @@"]), max_size=8).map(
     lambda lines: "".join(f"{x}\n" for x in lines)

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from gagar.errors import FencedError, UnavailableError
-from gagar.stream.memory import MemoryLog, MemoryTransport
-from gagar.stream.memory_group import MemoryGroup, MemoryMembership
+from gagar.stream.memory.group import MemoryGroup, MemoryMembership
+from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from gagar.stream.transport import Committed, OutOfRangeError, Partition, Send
 from tests.contract.world import TOPICS
 

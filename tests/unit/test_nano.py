@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import gagar
 from gagar.config import load_run
-from gagar.patches import apply_patch
-from gagar.tasks.nano import (
+from gagar.nano.check import num_passed, passes
+from gagar.nano.families import FAMILIES
+from gagar.nano.tasks import (
     NEIGHBOURS,
     NUM_TASKS,
     SOLUTION_PATH,
@@ -26,8 +27,7 @@ from gagar.tasks.nano import (
     tasks_as_lines,
     write_tasks,
 )
-from gagar.tasks.nano_check import num_passed, passes
-from gagar.tasks.nano_families import FAMILIES
+from gagar.tasks.patches import apply_patch
 from gagar.tasks.task import Task, load_tasks
 
 NANO = Path(gagar.__file__).parent / "data" / "nano"

@@ -3,7 +3,7 @@
 import pytest
 
 from gagar.errors import UnavailableError
-from gagar.tasks.nano_check import Attempt, check, num_passed, passes
+from gagar.nano.check import Attempt, check, num_passed, passes
 from gagar.tasks.task import Task
 
 TASK = Task(

@@ -10,9 +10,8 @@ from random import Random
 
 import pytest
 
-from gagar.tasks.nano import NEIGHBOURS, SOLUTION_PATH, is_held_out, make_task, solution
-from gagar.tasks.nano_check import passes
-from gagar.tasks.nano_demos import (
+from gagar.nano.check import passes
+from gagar.nano.demonstrations import (
     NEEDLESS_AFTER,
     NEEDLESS_BEFORE,
     OUTSIDE,
@@ -23,6 +22,7 @@ from gagar.tasks.nano_demos import (
     demonstrations,
     parse_answer,
 )
+from gagar.nano.tasks import NEIGHBOURS, SOLUTION_PATH, is_held_out, make_task, solution
 
 DEMOS = list(islice(demonstrations(), 3000))
 

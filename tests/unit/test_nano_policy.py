@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import gagar
-from gagar.tasks.nano_demos import STYLES, parse_answer
+from gagar.nano.demonstrations import STYLES, parse_answer
+from gagar.nano.evaluation import MAX_NEW_TOKENS, load_policy, sample, score, style_of
 from gagar.tasks.task import load_tasks
-from gagar.training.nano_eval import MAX_NEW_TOKENS, load_policy, sample, score, style_of
 
 NANO = Path(gagar.__file__).parent / "data" / "nano"
 POLICY = NANO / "policy"

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gagar.cli import sft as sft_command
-from gagar.tasks.nano import NUM_TASKS, tasks_as_lines
-from gagar.tasks.nano_demos import demonstrations
-from gagar.training import nano_recipe
-from gagar.training.nano_recipe import build_model, build_tokenizer, example_of, make_policy, prompt_ids
-from gagar.training.nano_tokenizer import END, VOCABULARY_SIZE
+from gagar.nano import recipe
+from gagar.nano.demonstrations import demonstrations
+from gagar.nano.recipe import build_model, build_tokenizer, example_of, make_policy, prompt_ids
+from gagar.nano.tasks import NUM_TASKS, tasks_as_lines
+from gagar.nano.tokenizer import END, VOCABULARY_SIZE
 from gagar.training.sft import SftConfig
 
 TINY = SftConfig(num_steps=2, batch_size=2, num_warmup_steps=1)
@@ -104,8 +104,8 @@ def tiny_model(tokenizer: Any, seed: int) -> Any:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe with fewer tasks, fewer texts for the tokenizer and a tiny model: its shape, not its size, is tested."""
-    monkeypatch.setattr(nano_recipe, "build_model", tiny_model)
-    monkeypatch.setattr(nano_recipe, "_NUM_TOKENIZER_TEXTS", 400)
+    monkeypatch.setattr(recipe, "build_model", tiny_model)
+    monkeypatch.setattr(recipe, "_NUM_TOKENIZER_TEXTS", 400)
     monkeypatch.setitem(NUM_TASKS, "train", 32)
     monkeypatch.setitem(NUM_TASKS, "heldout", 16)
 
@@ -128,8 +128,8 @@ def test_the_recipe_makes_tasks_and_policy(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_the_command_makes_tasks_and_policy_and_measures_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nano_recipe, "NANO_SFT", TINY)
-    monkeypatch.setattr("gagar.training.nano_eval.MAX_NEW_TOKENS", 2)
+    monkeypatch.setattr(recipe, "NANO_SFT", TINY)
+    monkeypatch.setattr("gagar.nano.evaluation.MAX_NEW_TOKENS", 2)
     arguments = ["policy", "--recipe", "nano", "--out", str(tmp_path / "nano"), "--threads", "1", "--evaluate"]
     result = CliRunner().invoke(sft_command.sft, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output

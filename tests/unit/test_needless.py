@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.needless import MAX_FILE_CHARS, count_needless, find_needless
+from gagar.sandbox.inside.dead_code import MAX_FILE_CHARS, count_needless, find_needless
 
 
 def count(body: str, path: str = "x.py") -> int:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.packing import balance, micro_batches, pack
+from gagar.training.packing import balance, micro_batches, pack
 
 lengths_of = st.lists(st.integers(1, 200), max_size=40)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gagar.errors import BadRecordError
-from gagar.patches import MAX_CELLS, apply_patch, check_path, make_patch, split_lines
+from gagar.tasks.patches import MAX_CELLS, apply_patch, check_path, make_patch, split_lines
 
 LINES = st.sampled_from(
     ["a", "b", "c", "", " x", "+", "-", "\\ No newline at end of file", "@@ -1 +1 @@", "\r", "\u2028", "--- a/x"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gagar.errors import GagarError
-from gagar.stream.policy import Counters, DeadLetterLimits, Policy, report
+from gagar.stream.limits import Counters, DeadLetterLimits, Policy, report
 
 
 @given(st.integers(1, 10_000))

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from gagar.processes import identity, is_alive
+from gagar.processes.identity import identity, is_alive
 
 
 def test_this_process_has_a_steady_identity() -> None:

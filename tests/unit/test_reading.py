@@ -7,9 +7,9 @@ import pytest
 
 from gagar.errors import GagarError, UnavailableError
 from gagar.records import RolloutRequest
-from gagar.stream.frontier import SPAN_LIMIT, Frontier
-from gagar.stream.policy import Counters, Policy
-from gagar.stream.reading import LaneReader
+from gagar.stream.lanes.frontier import SPAN_LIMIT, Frontier
+from gagar.stream.lanes.reading import LaneReader
+from gagar.stream.limits import Counters, Policy
 from gagar.stream.spec import Kept, Topic
 from gagar.stream.transport import OutOfRangeError, Partition, RawRecord
 
@@ -137,7 +137,7 @@ async def test_an_offset_beyond_the_end_stops_the_stage() -> None:
 
 async def test_a_reader_that_fell_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr("gagar.stream.reading.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gagar.stream.lanes.reading.time.monotonic", lambda: next(clock))
     fake = FakeReader([0])
     reader, _ = await start(fake, silence_s=25.0)
     await poll(reader, 10)
@@ -149,7 +149,7 @@ async def test_a_reader_that_fell_silent_is_given_up(monkeypatch: pytest.MonkeyP
 
 async def test_an_idle_reader_at_the_end_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr("gagar.stream.reading.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gagar.stream.lanes.reading.time.monotonic", lambda: next(clock))
     fake = FakeReader()
     fake.caught_up = True
     reader, _ = await start(fake, silence_s=25.0)

@@ -7,14 +7,14 @@ import pytest
 
 from gagar.errors import GagarError
 from gagar.records import LogRef, Outcome, encode
-from gagar.stream.attempting import Attempts
-from gagar.stream.budget import Budget, Held
 from gagar.stream.handlers import Delivery, Reduced
-from gagar.stream.policy import Counters, Policy
-from gagar.stream.reducing import ReducerWork, StreamTime
+from gagar.stream.lanes.budget import Budget, Held
+from gagar.stream.lanes.reducing import ReducerWork, StreamTime
+from gagar.stream.lanes.retry import Attempts
+from gagar.stream.lanes.units import Spot, Unit, UnitQueue
+from gagar.stream.limits import Counters, Policy
 from gagar.stream.routing import Router
 from gagar.stream.transport import Partition, RawRecord
-from gagar.stream.units import Spot, Unit, UnitQueue
 from tests.builders import make_request
 from tests.contract.world import DEAD_LETTERS, OUTCOMES, REQUESTS, VERDICTS, make_stage
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagar.progress import Progress, Snapshot
 from gagar.records import Record
 from gagar.report.curves import DARK, LIGHT, draw_pictures
 from gagar.report.examples import FAILED, Example
 from gagar.report.page import ReportData, Tile, render_page, tiles, toml_text, write_report
+from gagar.report.progress import Progress, Snapshot
 from gagar.report.summary import summarize
 from tests.builders import NEEDLESS, OUTSIDE, make_delivery, make_outcome, make_request, make_verdict, make_version
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gagar.audit import Audit
+from gagar.audit.fold import Audit
 from gagar.cli.report import audit_text, make_report
 from gagar.config import Run
 from gagar.errors import ConfigError
@@ -39,7 +39,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Records:
                 fold.apply(make_delivery(record, name))
         return fold.report(is_in_flight_allowed=True)
 
-    monkeypatch.setattr("gagar.stream.kafka.scan", scan)
+    monkeypatch.setattr("gagar.stream.kafka.client.scan", scan)
     monkeypatch.setattr("gagar.cli.audit.run_audit", audit)
     monkeypatch.setattr("gagar.broker.address.bootstrap_servers", lambda run: "broker:1")
     monkeypatch.setattr("gagar.report.page.draw_pictures", lambda snapshot: [])

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagar.admission import Admission, AdmissionLimits, Cursor
-from gagar.audit import Audit
-from gagar.audit_report import AuditReport
-from gagar.lineage import Lineage
+from gagar.audit.fold import Audit
+from gagar.audit.result import AuditReport
+from gagar.groups.admission import Admission, AdmissionLimits, Cursor
+from gagar.groups.lineage import Lineage
 from gagar.records import GroupAdvantages, Outcome, RolloutRequest, encode
 from gagar.stream.journal import Journal, LogJournal
-from gagar.stream.memory import MemoryLog, MemoryTransport
-from gagar.stream.policy import Policy
-from gagar.stream.scanning import scan_transport
+from gagar.stream.limits import Policy
+from gagar.stream.memory.transport import MemoryLog, MemoryTransport
+from gagar.stream.readers.scans import scan_transport
 from gagar.stream.transport import Send
 from gagar.training.checkpoint import CheckpointState, read_latest
 from producers.sampler import Sampler

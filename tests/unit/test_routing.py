@@ -5,9 +5,9 @@ import pytest
 from gagar.errors import BadRecordError, GagarError
 from gagar.records import DeadLetter, Outcome, PolicyVersion, RolloutRequest, decode, encode
 from gagar.stream.handlers import Linked, Tombstone
+from gagar.stream.lanes.units import LinkedSend, Spot
 from gagar.stream.routing import Router, key_of, to_delivery
 from gagar.stream.transport import Partition, RawRecord, Send
-from gagar.stream.units import LinkedSend, Spot
 from tests.builders import make_request
 from tests.contract.world import DEAD_LETTERS, OUTCOMES, REQUESTS, TRAJECTORIES, VERSIONS, make_stage, make_trajectory
 

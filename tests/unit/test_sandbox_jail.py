@@ -11,8 +11,8 @@ import pytest
 from gagar.errors import UnavailableError
 from gagar.sandbox import jail
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
-from gagar.sandbox.choose import make_sandbox
 from gagar.sandbox.inside import processes
+from gagar.sandbox.kinds import make_sandbox
 from gagar.sandbox.limits import Limits
 
 

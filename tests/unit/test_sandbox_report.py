@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gagar.sandbox.protocol import TestRun
-from gagar.sandbox.report import Expected, read_report
+from gagar.sandbox.results import Expected, read_report
 
 EXPECTED = Expected(test_ids=["t.py::a", "t.py::b"], canary="test_canary", nonce="n0nce")
 A, B = {"test": "t.py::a", "passed": True}, {"test": "t.py::b", "passed": True}

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from gagar.progress import Progress, Snapshot
 from gagar.records import Record
+from gagar.report.progress import Progress, Snapshot
 from gagar.report.summary import round_text, summarize, summary_rows
 from tests.builders import make_delivery, make_outcome, make_request, make_version
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gagar.cli.cluster_watch import ClusterWatch
-from gagar.cli.keeper import Patience, ProcessSpec
-from gagar.cli.supervisor import Supervisor, stage_processes
+from gagar.broker.watch import ClusterWatch
 from gagar.errors import ConfigError, UnavailableError
-from gagar.leash import members
-from gagar.processes import identity
+from gagar.processes.identity import identity
+from gagar.processes.orphan_cleanup import members
+from gagar.processes.supervised import Patience, ProcessSpec
+from gagar.processes.supervisor import Supervisor, stage_processes
 from tests.runs import make_run
 from topology.stages import STAGES
 
@@ -125,9 +125,9 @@ async def test_stop_without_a_start_is_quiet(tmp_path: Path) -> None:
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from gagar.cli.cluster_watch import ClusterWatch
-from gagar.cli.keeper import ProcessSpec
-from gagar.cli.supervisor import Supervisor
+from gagar.broker.watch import ClusterWatch
+from gagar.processes.supervised import ProcessSpec
+from gagar.processes.supervisor import Supervisor
 from tests.runs import make_run
 
 async def main(root):

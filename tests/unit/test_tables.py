@@ -4,10 +4,10 @@ import pytest
 
 from gagar.errors import UnavailableError
 from gagar.records import PolicyVersion, Record
-from gagar.stream.memory import MemoryTransport
-from gagar.stream.scanning import scan_transport
+from gagar.stream.memory.transport import MemoryTransport
+from gagar.stream.readers.scans import scan_transport
+from gagar.stream.readers.tables import TableFollower, partitions_of
 from gagar.stream.spec import Topic
-from gagar.stream.tables import TableFollower, partitions_of
 from gagar.stream.transport import Partition
 from tests.builders import make_version
 from tests.contract.world import FAST, VERSIONS, MemoryWorld, write

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gagar.stream.kafka.topic_plan import OVERHEAD_BYTES, TopicState, differences, wanted_topics
 from gagar.stream.spec import Topic
-from gagar.stream.topic_plan import OVERHEAD_BYTES, TopicState, differences, wanted_topics
 from tests.runs import make_run
 from topology.stages import STAGES
 from topology.topics import (

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from gagar.loss import ppo_clip
 from gagar.training.batch import Sample, collate
 from gagar.training.deepspeed import Trainer, open_ranks
 from gagar.training.launch import launch
+from gagar.training.loss import ppo_clip
 from gagar.training.model import load_model
 from tests.learner import make_model_directory
 from tests.training_step import Job, make_optimization, make_samples, run, step

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from gagar.stream.lanes.units import LinkedSend, Spot, Unit, UnitQueue
 from gagar.stream.transport import Partition, RawRecord, Send
-from gagar.stream.units import LinkedSend, Spot, Unit, UnitQueue
 
 AT = Partition("t", 0)
 

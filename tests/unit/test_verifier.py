@@ -11,10 +11,10 @@ import pytest
 from consumers.verifier import Config, VerifyTrajectories, judge, lay_over
 from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TasksTable, TrainingTable, convert
 from gagar.errors import BadRecordError, ConfigError, UnavailableError
-from gagar.patches import Tree, make_patch
 from gagar.records import LogRef, PatchMeasures, Trajectory, Verdict
 from gagar.sandbox.protocol import CommandResult, TestRun, Workspace, WorkspaceError
 from gagar.stream.handlers import Delivery, References, Settings
+from gagar.tasks.patches import Tree, make_patch
 from gagar.tasks.task import Task
 
 BASE = {"sol.py": "def f():\n    raise NotImplementedError\n", "util.py": "u = 1\n"}

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gagar.cli.view import (
+from gagar.records import DeadLetter, Outcome
+from gagar.report.progress import Progress
+from gagar.report.terminal import (
     ASCII_BLOCKS,
     BLOCKS,
     RATE_WINDOW_S,
@@ -22,8 +24,6 @@ from gagar.cli.view import (
     share,
     sparkline,
 )
-from gagar.progress import Progress
-from gagar.records import DeadLetter, Outcome
 from tests.builders import CLEAN, NEEDLESS, make_delivery, make_outcome, make_ref, make_request, make_verdict, make_version
 
 NAMES = ("sampler", "rollout-worker", "verifier", "gatherer", "grader", "advantage-publisher", "learner")

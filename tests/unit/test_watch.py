@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gagar.cli.view import Screen
-from gagar.cli.watch import Plan, Watch, own_topics, phase, resident_bytes, stage_name
 from gagar.errors import UnavailableError
-from gagar.progress import Progress
 from gagar.records import PolicyVersion
+from gagar.report.progress import Progress
+from gagar.report.terminal import Screen
+from gagar.report.watch import Plan, Watch, own_topics, phase, resident_bytes, stage_name
 from gagar.stream.handlers import Delivery
 from tests.builders import make_delivery, make_request, make_version
 from topology.stages import GATHERER, LEARNER, ROLLOUT_WORKER, SAMPLER, STAGES, VERIFIER

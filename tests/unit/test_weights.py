@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gagar.engine.weights import match_weights, read_weights
 from gagar.errors import ConfigError, UnavailableError
+from gagar.policies.weights import match_weights, read_weights
 
 
 def live() -> dict[str, torch.Tensor]:

@@ -109,7 +109,7 @@ def main() -> None:
     enter_namespaces()
     os.chdir(ROOT)
     # Late: to start this session is what takes long, and the namespaces are to be in place before.
-    from gagar.needless import count_needless
+    from gagar.sandbox.inside.dead_code import count_needless
     from gagar.sandbox.inside.runner import run_session
 
     count_needless({}, {"warm_up.py": "x\n"})

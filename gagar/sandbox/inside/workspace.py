@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gagar.needless import count_needless
 from gagar.sandbox.inside import frames, linux
+from gagar.sandbox.inside.dead_code import count_needless
 from gagar.sandbox.inside.processes import REPORT, Limits, run_bash, run_child
 
 ROOT = "/workspace"

@@ -1,0 +1,1 @@
+"""The laws of a run, their findings, and the fold over the topics that checks them."""

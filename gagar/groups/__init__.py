@@ -1,0 +1,1 @@
+"""Groups, from admission to advantages: pure functions and folds."""

@@ -1,0 +1,1 @@
+"""The nano set: packaged tasks, the recipe of its policy, demonstrations."""

@@ -1,0 +1,1 @@
+"""Policy versions and model directories: reading, checking, following."""

@@ -1,0 +1,1 @@
+"""The Kafka transport: client, administration, initial offsets."""

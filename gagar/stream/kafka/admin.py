@@ -1,0 +1,237 @@
+"""Administration of topics and a look at the stages' lag: the only door to kafka-python.
+
+In: addresses of a cluster. Every method blocks: call it in a thread where there is an event loop. One thread at a time.
+A cluster that does not answer is an UnavailableError that names the addresses, within about `CONNECT_TIMEOUT_S`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, TypeVar
+
+import tenacity
+
+from gagar.broker.address import no_cluster
+from gagar.broker.probe import is_any_answering
+from gagar.config import Run
+from gagar.errors import ConfigError
+from gagar.stream.kafka.topic_plan import Change, TopicState, differences, wanted_topics
+from gagar.stream.spec import Stage, Topic
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 15.0
+COORDINATOR_POLL_S = 0.1
+READY_TIMEOUT_S = 30.0
+"""From a topic's creation until every partition has a leader."""
+
+
+class Admin:
+    """One connection to a cluster. `with Admin(bootstrap_servers(run)) as admin: admin.apply(run, TOPICS)`."""
+
+    def __init__(self, bootstrap_servers: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        """Raises UnavailableError if no broker answers."""
+        from kafka import KafkaAdminClient
+
+        self._servers = bootstrap_servers
+        servers = [server.strip() for server in bootstrap_servers.split(",")]
+        # The client leaves a thread and sockets behind when it fails to connect.
+        if not is_any_answering(servers, connect_timeout_s):
+            raise no_cluster(bootstrap_servers)
+        with self._told():
+            self._client = KafkaAdminClient(
+                bootstrap_servers=servers,
+                client_id="gagar-admin",
+                bootstrap_timeout_ms=int(connect_timeout_s * 1000),
+                request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
+                reconnect_backoff_max_ms=500,
+            )
+
+    def __enter__(self) -> "Admin":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection; quiet if it is broken."""
+        self._client.close()
+
+    def describe(self, names: Sequence[str]) -> dict[str, TopicState]:
+        """Those of `names` that the cluster has, as they are."""
+        with self._told():
+            there = self._retried(lambda: self._partitions(names))
+            settings = self._settings(list(there)) if there else {}
+        return {
+            name: TopicState(
+                num_partitions=len(partitions),
+                replication_factor=min(len(partition["replica_nodes"]) for partition in partitions),
+                settings=settings[name],
+            )
+            for name, partitions in there.items()
+        }
+
+    def _settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """All settings in force of each topic, those of the broker's configuration included."""
+        from kafka.admin import ConfigResource
+
+        answer = self._client.describe_configs([ConfigResource("topic", name) for name in names], config_filter="all")
+        return {
+            name: {key: entry["value"] for key, entry in entries.items() if entry["value"] is not None}
+            for name, entries in answer["topic"].items()
+        }
+
+    def plan(self, run: Run, topics: Sequence[Topic]) -> list[Change]:
+        """What `apply` would do, and what it would refuse to do: empty if the cluster is as the topology says."""
+        wanted = wanted_topics(run, topics)
+        return differences(wanted, self.describe(list(wanted)))
+
+    def apply(self, run: Run, topics: Sequence[Topic]) -> list[Change]:
+        """Creates what is missing and sets what differs; returns what it did. Never deletes. Raises ConfigError, and changes
+        nothing, if a topic differs in what only a person can decide."""
+        changes = self.plan(run, topics)
+        refused = [change.what for change in changes if change.kind == "refuse"]
+        if refused:
+            raise ConfigError("\n".join(refused))
+        wanted = wanted_topics(run, topics)
+        created = {change.topic: wanted[change.topic] for change in changes if change.kind == "create"}
+        with self._told():
+            if created:
+                self._create(created)
+            self._set([change for change in changes if change.kind == "set"])
+        return changes
+
+    def _create(self, wanted: Mapping[str, TopicState]) -> None:
+        """Creates topics and waits for their leaders; one that another process has created meanwhile is fine."""
+        from kafka.errors import TopicAlreadyExistsError, for_code
+
+        specs = {
+            name: {
+                "num_partitions": state.num_partitions,
+                "replication_factor": state.replication_factor,
+                "configs": state.settings,
+            }
+            for name, state in wanted.items()
+        }
+        answer = self._client.create_topics(specs, timeout_ms=int(REQUEST_TIMEOUT_S * 1000), raise_errors=False)
+        for topic in answer["topics"]:
+            if topic["error_code"] not in (0, TopicAlreadyExistsError.errno):
+                fault = topic.get("error_message") or for_code(topic["error_code"]).__name__
+                raise ConfigError(f"topic {topic['name']}: expected to be created, got {fault}")
+        self._client.wait_for_topics(list(wanted), timeout_ms=int(READY_TIMEOUT_S * 1000))
+        # A leader is named before it takes records; it answers for offsets as soon as it does.
+        self._offsets({name: state.num_partitions for name, state in wanted.items()}, -1, is_committed=False)
+
+    def _set(self, changes: Sequence[Change]) -> None:
+        from kafka.admin import ConfigResource
+
+        by_topic: dict[str, dict[str, str]] = {}
+        for change in changes:
+            by_topic.setdefault(change.topic, {}).update(change.settings)
+        if by_topic:
+            self._client.alter_configs([ConfigResource("topic", name, settings) for name, settings in by_topic.items()])
+
+    def end_offsets(self, topics: Mapping[str, int], *, is_committed: bool = True) -> dict[tuple[str, int], int]:
+        """Next offset of each partition of `topics` (name on the cluster -> number of partitions): the last stable one, or
+        with `is_committed=False` the one after everything written."""
+        return self._offsets(topics, -1, is_committed)
+
+    def start_offsets(self, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
+        """First offset of each partition that retention has left."""
+        return self._offsets(topics, -2, is_committed=False)
+
+    def offsets_since(self, topics: Mapping[str, int], at: float) -> dict[tuple[str, int], int]:
+        """First offset of each partition whose record the broker took at `at` (Unix seconds) or later; -1: there is none."""
+        return self._offsets(topics, int(at * 1000), is_committed=False)
+
+    def _offsets(self, topics: Mapping[str, int], spec: int, is_committed: bool) -> dict[tuple[str, int], int]:
+        from kafka import TopicPartition
+
+        partitions = {TopicPartition(name, index): spec for name, num in topics.items() for index in range(num)}
+        if not partitions:
+            return {}
+        isolation = "read_committed" if is_committed else "read_uncommitted"
+        with self._told():
+            answer = self._client.list_partition_offsets(partitions, isolation_level=isolation)
+        return {(partition.topic, partition.partition): found.offset for partition, found in answer.items()}
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """Committed offsets of a consumer group; empty if it has none."""
+        with self._told():
+            answer = self._retried(lambda: self._client.list_group_offsets([group]))
+        offsets = answer.get(group, {})
+        return {
+            (partition.topic, partition.partition): found.offset for partition, found in offsets.items() if found.offset >= 0
+        }
+
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commits offsets of a consumer group that has no members."""
+        from kafka import TopicPartition
+        from kafka.errors import NoError
+        from kafka.structs import OffsetAndMetadata
+
+        wanted = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
+
+        def ask() -> None:
+            for kind in self._client.alter_group_offsets(group, wanted).values():
+                if kind is not NoError:
+                    raise kind()
+
+        with self._told():
+            self._retried(ask)
+
+    def _retried(self, ask: Callable[[], T]) -> T:
+        """The answer of a topic's leader or a group's coordinator, which is not there at once: the first question creates the
+        topic that groups live on, and after a broker's restart both are elsewhere or still read."""
+        from kafka import errors
+
+        coming = (errors.CoordinatorNotAvailableError, errors.CoordinatorLoadInProgressError, errors.LeaderNotAvailableError)
+        early = (*coming, errors.NotCoordinatorError)
+        is_early = tenacity.retry_if_exception_type(early)
+        known: dict[Any, Any] = self._client._manager.cluster._coordinators  # never forgotten by the client itself
+        stop, wait = tenacity.stop_after_delay(REQUEST_TIMEOUT_S), tenacity.wait_fixed(COORDINATOR_POLL_S)
+        retrying = tenacity.Retrying(retry=is_early, stop=stop, wait=wait, reraise=True, before_sleep=lambda _: known.clear())
+        return retrying(ask)
+
+    def lags(self, run_name: str, stage: Stage) -> dict[str, int]:
+        """Offsets between the group of `stage` and the last stable end, by input topic (name without the run's prefix).
+
+        An upper bound of the records to do: transaction markers take offsets, and records finished beyond an unfinished one
+        count until it is finished. Topics that do not exist are left out.
+        """
+        names = {f"{run_name}.{topic.name}": topic.name for topic in stage.inputs}
+        if not names:
+            return {}
+        with self._told():
+            told = self._retried(lambda: self._partitions(list(names)))
+        partitions = {name: len(entries) for name, entries in told.items()}
+        committed = self.committed(f"{run_name}.{stage.name}")
+        starts, ends = self.start_offsets(partitions), self.end_offsets(partitions)
+        lags = {names[name]: 0 for name in partitions}
+        for (name, index), end in ends.items():
+            position = max(committed.get((name, index), 0), starts[name, index])
+            lags[names[name]] += max(0, end - position)
+        return lags
+
+    def _partitions(self, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """What is told of each partition of those of `names` that exist. Another error than that is raised: of a cluster that
+        has just started a topic may have no leader yet."""
+        from kafka.errors import UnknownTopicOrPartitionError, for_code
+
+        found: list[dict[str, Any]] = self._client.describe_topics(list(names))
+        there = [topic for topic in found if topic["error_code"] != UnknownTopicOrPartitionError.errno]
+        for topic in there:
+            if topic["error_code"]:
+                raise for_code(topic["error_code"])(f"topic {topic['name']}")
+        return {topic["name"]: topic["partitions"] for topic in there}
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turns the client's errors into ours."""
+        from kafka.errors import KafkaError
+
+        try:
+            yield
+        except KafkaError as error:
+            raise no_cluster(self._servers, f"{type(error).__name__}: {error}") from error

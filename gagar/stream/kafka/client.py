@@ -1,0 +1,460 @@
+"""The Kafka transport: the only door to aiokafka (0.14).
+
+What its client makes necessary is done here: a membership whose consumer never delivers (every rebalance would throw
+positions and pauses away) beside readers with partitions of their own; sends whose answers are kept; bounded stops, since the
+client's can hang or raise CancelledError when brokers are down; one record per batch above 16 KiB; zstd, never lz4.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import aiokafka
+from aiokafka import errors
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from gagar.broker.address import no_cluster
+from gagar.errors import FencedError, UnavailableError
+from gagar.records import LogRef
+from gagar.stream.handlers import Delivery
+from gagar.stream.readers.scans import scan_transport
+from gagar.stream.spec import Topic
+from gagar.stream.together import told_of_cancellation
+from gagar.stream.transport import Committed, OutOfRangeError, Owner, Partition, RawRecord, RefusedError, Send
+
+log = logging.getLogger(__name__)
+
+SESSION_TIMEOUT_MS = 6000
+HEARTBEAT_MS = 1000
+REBALANCE_TIMEOUT_MS = 15_000
+REQUEST_TIMEOUT_MS = 15_000
+FETCH_BYTES = 512 << 10
+"""Prefetched per partition; a larger batch comes alone. Half costs a tenth of the throughput, twice a fifth more memory."""
+TRANSACTION_TIMEOUT_MS = 60_000
+CONNECT_S = 10.0
+STOP_S = 2.0
+REJOIN_S = 1.0
+FRESH_S = 5.0
+"""An end older than this is none: the broker may have gone silent."""
+FENCED = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidProducerIdMapping)
+REFUSED = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """The client's errors as ours: fenced, refused, or unavailable."""
+    try:
+        yield
+    except FENCED as error:
+        raise FencedError(
+            f"{what}: expected to own the place, got {type(error).__name__}: a successor has taken over"
+        ) from error
+    except REFUSED as error:
+        raise RefusedError(f"{what}: expected a record that the broker takes, got {error}") from error
+    except (errors.KafkaError, OSError, TimeoutError) as error:
+        raise UnavailableError(f"{what}: expected an answer from the broker, got {error!r}") from error
+
+
+async def stopped(stopping: Coroutine[Any, Any, None], what: str) -> None:
+    """Waits for a client's stop, not for long and not for what it raises; if cancelled, too: a stop that nobody waits for may
+    leave connections open."""
+    task = asyncio.ensure_future(stopping)
+    try:
+        await asyncio.wait([task], timeout=STOP_S)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=STOP_S)
+        raise
+    finally:
+        if not task.done():
+            task.cancel()
+            log.warning("client did not stop in time client=%s", what)
+        elif not task.cancelled() and task.exception() is not None:
+            log.debug("client stopped badly client=%s error=%r", what, task.exception())
+
+
+async def started(client: Any, what: str, timeout_s: float) -> None:
+    """Starts a client, and stops it if that fails.
+
+    A start that is cancelled may come to its end first: broken off, it would leave its first connection open.
+    """
+    starting = asyncio.ensure_future(client.start())
+    starting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.shield(starting)
+    except BaseException:
+        try:
+            await asyncio.wait([starting], timeout=STOP_S)
+        finally:
+            starting.cancel()
+        await stopped(client.stop(), what)
+        raise
+
+
+class KafkaTransport:
+    """`gagar.stream.transport.Transport` for one run on a Kafka cluster."""
+
+    def __init__(self, servers: str, run_name: str) -> None:
+        self._servers = servers
+        self._prefix = f"{run_name}."
+        self._client: Any = None
+
+    async def open(self) -> None:
+        """Raises UnavailableError if no broker answers."""
+        client = aiokafka.AIOKafkaConsumer(bootstrap_servers=self._servers, request_timeout_ms=REQUEST_TIMEOUT_MS)
+        try:
+            await started(client, "administration", CONNECT_S)
+        except (errors.KafkaError, OSError, TimeoutError) as error:
+            raise no_cluster(self._servers, repr(error)) from error
+        self._client = client
+
+    async def num_partitions(self, topic: Topic, /) -> int:
+        name = self._prefix + topic.name
+        with translated(f"topic {topic.name}"):
+            async with asyncio.timeout(CONNECT_S):
+                cluster = await self._client._client.fetch_all_metadata()
+        return len(cluster.partitions_for_topic(name) or ())
+
+    def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> "KafkaMembership":
+        names = [self._prefix + topic.name for topic in topics]
+        return KafkaMembership(self._servers, self._prefix, group, names, owner)
+
+    async def start_producer(self, transactional_id: str, outputs: Sequence[Topic], /) -> "KafkaProducer":
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=self._servers,
+            transactional_id=self._prefix + transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            compression_type="zstd",
+            max_request_size=max((topic.max_record_bytes for topic in outputs), default=1 << 20),
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+        with translated(f"producer {transactional_id}"):
+            await started(producer, transactional_id, 2 * CONNECT_S)
+        return KafkaProducer(producer, self._prefix, transactional_id)
+
+    async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> "KafkaReader":
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=self._servers,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            max_partition_fetch_bytes=1 if is_single else FETCH_BYTES,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+        with translated("reader"):
+            await started(consumer, "reader", CONNECT_S)
+        return KafkaReader(consumer, self._prefix, partitions)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await stopped(client.stop(), "administration")
+
+
+class Answer:
+    """Where a record that was sent came to lie. Its failure is never an exception that nobody retrieved."""
+
+    def __init__(self, future: "asyncio.Future[Any]", topic: str, what: str) -> None:
+        self._future, self._topic, self._what = future, topic, what
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def __await__(self) -> Generator[Any, None, LogRef]:
+        with translated(self._what):
+            metadata = yield from self._future.__await__()
+        return LogRef(topic=self._topic, partition=metadata.partition, offset=metadata.offset)
+
+
+class KafkaProducer:
+    """`gagar.stream.transport.Producer`."""
+
+    def __init__(self, producer: Any, prefix: str, name: str) -> None:
+        self._producer = producer
+        self._prefix = prefix
+        self._name = name
+        self._is_open = False
+
+    async def begin(self) -> None:
+        with translated(self._name):
+            await self._producer.begin_transaction()
+        self._is_open = True
+
+    async def send(self, send: Send, /) -> Awaitable[LogRef]:
+        with translated(f"{self._name} to {send.topic}"):
+            future = await self._producer.send(
+                self._prefix + send.topic, value=send.value, key=send.key, headers=list(send.headers)
+            )
+        return Answer(future, send.topic, f"{self._name} to {send.topic}")
+
+    async def commit(self, group: str, offsets: Mapping[Partition, Committed], /) -> None:
+        entries = {
+            TopicPartition(self._prefix + at.topic, at.number): OffsetAndMetadata(committed.offset, committed.metadata)
+            for at, committed in offsets.items()
+        }
+        with translated(self._name):
+            if entries:
+                await self._producer.send_offsets_to_transaction(entries, self._prefix + group)
+            await self._producer.commit_transaction()
+        self._is_open = False
+
+    async def close(self) -> None:
+        await stopped(self._end(), self._name)
+
+    async def _end(self) -> None:
+        try:
+            if self._is_open:
+                with contextlib.suppress(errors.KafkaError, TimeoutError, AssertionError):
+                    async with asyncio.timeout(STOP_S / 2):
+                        await self._producer.abort_transaction()
+        finally:
+            await self._producer.stop()
+            self._look_at_failures()
+
+    def _look_at_failures(self) -> None:
+        """The client leaves failed futures behind; those that nobody looked at would be reported when they are collected."""
+        accumulator = self._producer._message_accumulator
+        batches = {*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)}
+        waiters = [batch._drain_waiter for batch in batches] + [self._producer._txn_manager._transaction_waiter]
+        for waiter in waiters:
+            if waiter is not None and waiter.done() and not waiter.cancelled():
+                waiter.exception()
+
+
+class KafkaReader:
+    """`gagar.stream.transport.Reader`: a consumer without a group, whose partitions are its own until it closes."""
+
+    def __init__(self, consumer: Any, prefix: str, partitions: Sequence[Partition]) -> None:
+        self._consumer = consumer
+        self._names = {at: TopicPartition(prefix + at.topic, at.number) for at in partitions}
+        self._ats = {name: at for at, name in self._names.items()}
+        consumer.assign(list(self._names.values()))
+        consumer.pause(*self._names.values())
+        for name in self._names.values():
+            consumer.seek(name, 0)  # a partition without a position is asked for one, paused or not
+        self._waiting = set(partitions)
+
+    async def seek(self, at: Partition, offset: int | None, /) -> None:
+        name = self._names[at]
+        with translated(f"seek {at}"):
+            if offset is None:
+                async with asyncio.timeout(CONNECT_S):
+                    offset = (await self._consumer.beginning_offsets([name]))[name]
+            self._consumer.seek(name, offset)
+        if at in self._waiting:
+            self._waiting.remove(at)
+            self._consumer.resume(name)
+
+    async def poll(self, timeout_s: float, max_records: int, /) -> list[RawRecord]:
+        try:
+            with translated("poll"):
+                fetched = await self._consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=max_records)
+        except UnavailableError as error:
+            if isinstance(error.__cause__, errors.OffsetOutOfRangeError):
+                await self._raise_out_of_range(error.__cause__)
+            raise
+        return [self._raw(name, record) for name, records in fetched.items() for record in records]
+
+    def pause(self, at: Partition, /) -> None:
+        self._consumer.pause(self._names[at])
+
+    def resume(self, at: Partition, /) -> None:
+        self._consumer.resume(self._names[at])
+
+    def position(self, at: Partition, /) -> int:
+        state = self._consumer._subscription.subscription.assignment.state_value(self._names[at])
+        return int(state.position)
+
+    def is_caught_up(self, at: Partition, /) -> bool:
+        end, asked_ms = self._consumer.last_stable_offset(self._names[at]), self._consumer.last_poll_timestamp(self._names[at])
+        is_fresh = asked_ms is not None and time.time() - asked_ms / 1000 < FRESH_S
+        return is_fresh and end is not None and self.position(at) >= end
+
+    async def ends(self) -> dict[Partition, int]:
+        with translated("end offsets"):
+            async with asyncio.timeout(CONNECT_S):
+                ends = await self._consumer.end_offsets(list(self._names.values()))
+        return {self._ats[name]: end for name, end in ends.items()}
+
+    async def close(self) -> None:
+        await stopped(self._consumer.stop(), "reader")
+
+    def _raw(self, name: TopicPartition, record: Any) -> RawRecord:
+        return RawRecord(
+            at=self._ats[name],
+            offset=record.offset,
+            key=record.key or b"",
+            value=record.value,
+            headers=record.headers,
+            time=record.timestamp / 1000,
+        )
+
+    async def _raise_out_of_range(self, error: errors.OffsetOutOfRangeError) -> None:
+        [(name, offset)] = error.args[0].items()
+        with translated(f"offsets of {name.topic}"):
+            async with asyncio.timeout(CONNECT_S):
+                earliest = (await self._consumer.beginning_offsets([name]))[name]
+                end = (await self._consumer.end_offsets([name]))[name]
+        raise OutOfRangeError(self._ats[name], offset, earliest, end) from error
+
+
+class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    """`gagar.stream.transport.Membership`: a consumer that keeps the place in the group and delivers nothing."""
+
+    def __init__(self, servers: str, prefix: str, group: str, names: list[str], owner: Owner) -> None:
+        self._prefix = prefix
+        self._group = group
+        self._names = names
+        self._owner = owner
+        self._numbers: frozenset[int] = frozenset()
+        self._is_settled = False
+        self._servers = servers
+        self._consumer: Any = None
+
+    async def run(self) -> None:
+        """A client whose own tasks have died keeps quiet about it: it is replaced, and handlers go on meanwhile."""
+        with translated(f"group {self._group}"):
+            await self._start()
+        while True:
+            await self._stay()
+            await self._rejoin()
+
+    async def _start(self) -> None:
+        assignor = RangePartitionAssignor if len(self._names) > 1 else type("Sticky", (StickyPartitionAssignor,), {})
+        self._consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=self._servers,
+            group_id=self._prefix + self._group,
+            enable_auto_commit=False,
+            auto_offset_reset="latest",
+            isolation_level="read_committed",
+            max_partition_fetch_bytes=1,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            partition_assignment_strategy=[assignor],
+        )
+        await self._consumer.start()
+        self._consumer.subscribe(self._names, listener=self)
+
+    async def _stay(self) -> None:
+        """Until the client's tasks are found dead."""
+        suspicion = 0
+        while suspicion < 2:
+            try:
+                with translated(f"group {self._group}"), told_of_cancellation(f"group {self._group}"):
+                    await self._consumer.getmany(timeout_ms=500)
+            except UnavailableError as error:
+                if not self._consumer._coordinator._coordination_task.done():
+                    raise
+                log.error("membership lost group=%s error=%s", self._group, error)
+                return
+            suspicion = suspicion + 1 if self._is_lifeless() else 0
+        log.error("membership lost group=%s error=a task of the client has ended", self._group)
+
+    def _is_lifeless(self) -> bool:
+        """Without a word: nobody asks the coordinator for a place any more, or nobody tells it that this member lives."""
+        coordinator = self._consumer._coordinator
+        heartbeat = coordinator._heartbeat_task
+        is_quiet = self._is_settled and heartbeat is not None and heartbeat.done() and not coordinator._rejoin_needed_fut.done()
+        return bool(coordinator._coordination_task.done() or is_quiet)
+
+    async def _rejoin(self) -> None:
+        self._is_settled = False
+        await self.close()
+        while True:
+            try:
+                with translated(f"group {self._group}"):
+                    await self._start()
+                return
+            except UnavailableError as error:
+                log.warning("group not joined yet group=%s error=%s", self._group, error)
+                await self.close()
+                await asyncio.sleep(REJOIN_S)
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        self._is_settled = False
+        await self._owner.on_revoked()
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        self._consumer.pause(*assigned)
+        self._numbers = frozenset(name.partition for name in assigned)
+        self._is_settled = True
+        self._owner.on_assigned(self._numbers)
+
+    async def confirm(self) -> frozenset[int]:
+        while True:
+            coordinator = self._consumer._coordinator if self._consumer is not None else None
+            if self._is_settled and coordinator is not None and not coordinator._rejoin_needed_fut.done():
+                with translated(f"heartbeat of {self._group}"):
+                    is_alive = await coordinator._do_heartbeat()
+                if is_alive and self._is_settled and not coordinator._rejoin_needed_fut.done():
+                    return self._numbers
+            await asyncio.sleep(0.2)
+
+    async def committed(self, partitions: Sequence[Partition], /) -> dict[Partition, Committed]:
+        names = {TopicPartition(self._prefix + at.topic, at.number): at for at in partitions}
+        with translated(f"offsets of {self._group}"):
+            async with asyncio.timeout(CONNECT_S):
+                coordinator = self._consumer._coordinator
+                if coordinator is None:
+                    raise UnavailableError(f"offsets of {self._group}: expected a place in the group, got none yet")
+                await coordinator.ensure_coordinator_known()
+                found = committed_offsets(await coordinator._send_req(_offset_fetch(self._prefix + self._group, names)))
+        if missing := sorted(map(str, (at for name, at in names.items() if name not in found))):
+            raise UnavailableError(
+                f"offsets of {self._group}: expected one in each partition, got none in {', '.join(missing)}; "
+                "if it stays so, run `gagar topics apply`"
+            )
+        return {at: found[name] for name, at in names.items()}
+
+    async def close(self) -> None:
+        if self._consumer is not None:
+            await stopped(self._consumer.stop(), self._group)
+
+
+def _offset_fetch(group: str, names: Iterable[TopicPartition]) -> OffsetFetchRequest:
+    numbers: dict[str, list[int]] = {}
+    for name in names:
+        numbers.setdefault(name.topic, []).append(name.partition)
+    return OffsetFetchRequest(group, list(numbers.items()))
+
+
+def committed_offsets(answer: Any) -> dict[TopicPartition, Committed]:
+    """What a coordinator says of the partitions that it was asked for, but for those it knows nothing of. Raises its errors.
+
+    The client's own reading of the answer passes over the error of the whole: one from a coordinator that has just started
+    reads as if nothing had ever been committed, and all would be done again.
+    """
+    _raise_for(getattr(answer, "error_code", 0))
+    found: dict[TopicPartition, Committed] = {}
+    for topic, entries in answer.topics:
+        for number, offset, metadata, code in entries:
+            _raise_for(code)
+            if offset >= 0:
+                found[TopicPartition(topic, number)] = Committed(offset=offset, metadata=metadata or "")
+    return found
+
+
+def _raise_for(code: int) -> None:
+    kind = errors.for_code(code)
+    if kind is not errors.NoError:
+        raise kind()
+
+
+async def scan(servers: str, run_name: str, topics: Sequence[Topic], *, follow: bool = False) -> AsyncIterator[Delivery[Any]]:
+    """Committed records of `topics` from their start to their present end (or on and on with `follow`), decoded.
+
+    Per partition in log order; tombstones and bad records are skipped, the latter with a warning. Raises UnavailableError.
+    """
+    transport = KafkaTransport(servers, run_name)
+    await transport.open()
+    try:
+        async for delivery in scan_transport(transport, topics, follow=follow):
+            yield delivery
+    finally:
+        await transport.close()

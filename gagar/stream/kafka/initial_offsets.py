@@ -1,0 +1,40 @@
+"""Where the groups of a run begin: at offset 0 of each input, committed before any stage starts.
+
+So a group without a committed offset is never one that has not begun yet. Its offsets are lost: forgotten by the broker, which
+keeps those of an idle group for `offsets.retention.minutes` only, or not there for a coordinator that has just started (Apache
+Kafka 4.3.1 was seen to answer so after a restart, from an empty state). To begin anew would do everything twice.
+"""
+
+from collections.abc import Iterable
+
+from gagar.config import Run
+from gagar.errors import UnavailableError
+from gagar.stream.kafka.admin import Admin
+from gagar.stream.spec import Stage
+
+
+def begin(admin: Admin, run: Run, stages: Iterable[Stage]) -> None:
+    """Commits the beginnings of groups that have none. Raises UnavailableError if a topic has records that such a group may
+    have been past."""
+    for stage in stages:
+        group = run.topic(stage.name)
+        missing = sorted(beginnings(run, stage) - admin.committed(group).keys())
+        if not missing:
+            continue
+        ends = admin.end_offsets({topic: number + 1 for topic, number in missing}, is_committed=False)
+        written = [f"{topic}[{number}]" for topic, number in missing if ends[topic, number]]
+        if written:
+            raise UnavailableError(
+                f"group {group}: expected committed offsets in {', '.join(written)}, got none though there are records; "
+                "try again if the cluster has just started, else they are lost: take another run.name"
+            )
+        admin.commit(group, dict.fromkeys(missing, 0))
+
+
+def beginnings(run: Run, stage: Stage) -> set[tuple[str, int]]:
+    """Topic (name on the cluster) and partition wherever the stage's group has an offset. The learner keeps its own."""
+    if stage.kind == "learner":
+        return set()
+    if stage.kind == "source":
+        return {(run.topic(stage.tables[0].name), 0)}
+    return {(run.topic(topic.name), number) for topic in stage.inputs for number in range(run.kafka.num_partitions)}

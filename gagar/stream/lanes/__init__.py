@@ -1,0 +1,1 @@
+"""Lanes: everything that a stage does with one partition number of its inputs."""

@@ -1,0 +1,162 @@
+"""What a lane does with its deliveries: hands them to handlers, many at a time.
+
+`Work` is what a lane asks of it; `HandlerWork` serves transforms and effects. (Reducers: `gagar.stream.lanes.reducing`.)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, Protocol
+
+from gagar.stream.handlers import Delivery
+from gagar.stream.lanes.budget import Budget
+from gagar.stream.lanes.retry import Attempts, Handle
+from gagar.stream.lanes.units import Spot, Unit, UnitQueue
+from gagar.stream.limits import Policy
+from gagar.stream.transport import Partition, RawRecord
+
+
+class LaneView(Protocol):
+    """What work may know of its lane."""
+
+    queue: UnitQueue
+
+    def finish(self, unit: Unit) -> None:
+        """Puts a finished unit up for commit."""
+
+    def is_finished(self, spot: Spot) -> bool:
+        """Whether an input's unit is committed or waits for it."""
+
+    def lagging(self) -> Iterable[Partition]:
+        """Inputs that have not been read up to their last stable offset and can be read on."""
+
+    def fail(self, error: BaseException) -> None:
+        """A bug of the runtime's own: ends the stage."""
+
+
+class Work(Protocol):
+    """The deliveries of one lane from reading to finished unit."""
+
+    keeps_deliveries: bool
+    """Work in progress outlives the loss of the producer; else everything unfinished is delivered again."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Held by the inputs in work."""
+
+    @property
+    def max_poll(self) -> int:
+        """The most deliveries worth having at hand."""
+
+    def intake(self) -> AbstractAsyncContextManager[int]:
+        """How many more deliveries it takes, as soon as it takes any; within the `with` they must be handed over."""
+
+    async def take(self, raw: RawRecord) -> None: ...
+
+    def tick(self) -> float:
+        """Does what is due by the clock; the answer is how long the lane may wait for records until the next call."""
+
+    def held(self) -> Iterable[Spot]:
+        """Inputs in work."""
+
+    def abandon(self, is_abandoned: Callable[[Spot], bool]) -> int:
+        """Throws work away; the answer is its size."""
+
+    async def drain(self) -> None:
+        """Until nothing is in work that ends by itself."""
+
+    async def wait_abandoned(self) -> None:
+        """Until what was thrown away has noticed."""
+
+
+class HandlerWork:
+    """Each delivery runs its handler in a task of its own, at most `window` at a time."""
+
+    keeps_deliveries = True
+
+    def __init__(self, stage: str, lane: LaneView, handle: Handle, attempts: Attempts, policy: Policy, budget: Budget) -> None:
+        self._stage = stage
+        self._lane = lane
+        self._handle = handle
+        self._attempts = attempts
+        self._policy = policy
+        self._budget = budget
+        self._tasks: dict[Spot, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self.num_bytes = 0
+
+    @property
+    def max_poll(self) -> int:
+        return self._policy.window
+
+    @asynccontextmanager
+    async def intake(self) -> AsyncIterator[int]:
+        """Also waits while the breaker is open: intake pauses then."""
+        await self._attempts.breaker.wait_closed()
+        while (room := self._policy.window - self._num_held) <= 0:
+            await self._budget.settled()
+        async with self._budget.turn:
+            yield min(room, await self._budget.portion(lambda: not self._num_held))
+            await asyncio.sleep(0)  # handlers that end at once have ended then, and their outputs count
+
+    @property
+    def _num_held(self) -> int:
+        return len(self._tasks) + len(self._lane.queue)
+
+    async def take(self, raw: RawRecord) -> None:
+        """Suspends nowhere: a lane that fails between two records of a poll would lose the second."""
+        spot = Spot(raw.at, raw.offset)
+        task = asyncio.create_task(self._run(spot, raw), name=f"{self._stage} {raw.ref}")
+        self._tasks[spot] = task
+        self.num_bytes += _weight(raw)
+        task.add_done_callback(partial(self._end, raw))
+
+    def tick(self) -> float:
+        return self._policy.tick_s * 2
+
+    def held(self) -> Iterable[Spot]:
+        return list(self._tasks)
+
+    def abandon(self, is_abandoned: Callable[[Spot], bool]) -> int:
+        spots = [spot for spot in self._tasks if is_abandoned(spot)]
+        for spot in spots:
+            task = self._tasks.pop(spot)
+            task.cancel()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        return len(spots)
+
+    async def drain(self) -> None:
+        while self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    async def wait_abandoned(self) -> None:
+        if self._ending:
+            await asyncio.wait(list(self._ending))
+
+    async def _run(self, spot: Spot, raw: RawRecord) -> None:
+        unit = await self._attempts.run(raw, self._handle)
+        if self._tasks.get(spot) is asyncio.current_task():
+            del self._tasks[spot]
+            self._lane.finish(unit)
+
+    def _end(self, raw: RawRecord, task: asyncio.Task[None]) -> None:
+        self.num_bytes -= _weight(raw)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._lane.fail(error)
+
+
+def _weight(raw: RawRecord) -> int:
+    """Of a delivery in work: the record as it came, which a dead letter would need, and decoded."""
+    return 2 * len(raw.value or b"")
+
+
+def transform_handle(transform: Callable[[Any], Any]) -> Handle:
+    """A transform in the form of an effect."""
+
+    async def handle(delivery: Delivery[Any]) -> Any:
+        return transform(delivery.record)
+
+    return handle

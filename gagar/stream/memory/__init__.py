@@ -1,0 +1,1 @@
+"""The in-memory transport: for tests, and for trying a stage out."""

@@ -1,0 +1,1 @@
+"""Readers of topics beside the lanes: tables, scans, references."""

@@ -1,0 +1,1 @@
+"""The judgement of a patch: measures, and the facts that a verdict carries."""
