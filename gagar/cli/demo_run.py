@@ -86,13 +86,16 @@ class Demo:
 
     async def run_to_end(self) -> int:
         """Starts, watches, stops, audits, reports; returns the exit code."""
+        from gagar.broker.watch import cluster_watch
+        from gagar.cli.stage_processes import stage_processes
         from gagar.cli.topics import apply_topology
         from gagar.processes.supervisor import Supervisor
         from gagar.stream.kafka.admin import Admin
 
         interrupted = interruption()
         await asyncio.to_thread(apply_topology, self._run)
-        supervisor = Supervisor(self._run, self._argv_tail, {}, self._directory)
+        specs = stage_processes(self._argv_tail, {}, self._run.kafka.num_partitions)
+        supervisor = Supervisor(specs, self._directory, cluster_watch(self._run))
         with Admin(self._servers) as admin:
             watch = self._watch(admin)
             try:

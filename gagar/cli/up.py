@@ -27,6 +27,8 @@ COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_
 def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> None:
     """Run the whole pipeline on this machine: broker, topics and every stage, restarted when they die."""
     from gagar.broker.local import cluster_of
+    from gagar.broker.watch import cluster_watch
+    from gagar.cli.stage_processes import stage_processes
     from gagar.processes.supervisor import Supervisor
 
     check_run(run)
@@ -34,7 +36,8 @@ def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> None:
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     logging.getLogger("kafka").setLevel(logging.ERROR)
     printer = Printer()
-    supervisor = Supervisor(run, run_arguments(context), parse_scales(scales), run.directory, on_line=printer.line)
+    specs = stage_processes(run_arguments(context), parse_scales(scales), run.kafka.num_partitions)
+    supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=printer.line)
     with cluster_of(run):
         context.exit(asyncio.run(supervise(run, supervisor)))
 

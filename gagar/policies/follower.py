@@ -11,8 +11,8 @@ import hashlib
 import logging
 import time
 from pathlib import Path
+from typing import Protocol
 
-from gagar.engine.protocol import Engine
 from gagar.errors import ConfigError, GagarError, UnavailableError
 from gagar.policies.weights import FILE_NAME
 from gagar.records import PolicyVersion
@@ -32,10 +32,17 @@ def file_checksum(path: Path) -> str:
         raise UnavailableError(f"policy weights {path}: expected a readable file, got {error.strerror}") from error
 
 
+class LoadsWeights(Protocol):
+    """What of an engine is needed here."""
+
+    async def load_weights(self, location: Path, version: int, /) -> None:
+        """Loads the weights in a directory; raises ConfigError if they belong to another model, and then the old ones stay."""
+
+
 class PolicyFollower:
     """Around an open engine; `start` and `close` belong to the event loop that uses it."""
 
-    def __init__(self, engine: Engine, retry_s: float = RETRY_S) -> None:
+    def __init__(self, engine: LoadsWeights, retry_s: float = RETRY_S) -> None:
         self._engine = engine
         self._retry_s = retry_s
         self._newest: PolicyVersion | None = None

@@ -1,53 +1,53 @@
 """The supervisor: every stage of a run as processes of this machine, kept alive, and gone when this process is gone.
 
-In: a run and the options that chose it. Out: log files, the states of the processes, how the run ended. Promised: one
+In: the processes and the run's directory. Out: log files, the states of the processes, how the run ended. Promised: one
 supervisor of a run at a time; no process outlives it, even if it is killed (see gagar.processes.orphan_cleanup). The local
 broker, if the run uses it, is started again when it dies.
 """
 
 import asyncio
 import logging
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from gagar.broker.watch import ClusterWatch, cluster_watch
-from gagar.config import Run
-from gagar.errors import ConfigError
 from gagar.processes.log_tail import LogTail
 from gagar.processes.orphan_cleanup import Leash
 from gagar.processes.supervised import Keeper, Patience, ProcessSpec, ProcessState
-from gagar.stream.spec import Stage
 
 logger = logging.getLogger(__name__)
 
 TAIL_S = 0.1
-SINGLE = ("source", "learner")
-"""Kinds of which one process does all the work, and ends when it is done."""
 
 OnLine = Callable[[str, str], None]
 """Called with the name of a process and a line of its log."""
 
 
+class WatchesCluster(Protocol):
+    """Watches the cluster of a run."""
+
+    async def run(self) -> None:
+        """Watches for ever, and starts what has died again if it may."""
+
+    async def was_outage(self, since: float, /) -> bool:
+        """Whether the cluster is down now, or was seen to be since then (`time.monotonic`)."""
+
+
 class Supervisor:
-    """All stages of a run. `start`, then `wait`, then `stop`, in one event loop."""
+    """All processes of a run. `start`, then `wait`, then `stop`, in one event loop."""
 
     def __init__(
         self,
-        run: Run,
-        argv_tail: Sequence[str],
-        scale: Mapping[str, int],
+        specs: Sequence[ProcessSpec],
         directory: Path,
+        watch: WatchesCluster,
         *,
         on_line: OnLine | None = None,
-        specs: Sequence[ProcessSpec] | None = None,
         patience: Patience | None = None,
-        watch: ClusterWatch | None = None,
     ) -> None:
-        """`argv_tail`: options of `gagar run`. `scale`: processes by stage, else one. `directory`: of the run; logs go to
-        `logs/<process>.log` there. `specs` replaces what tail and scale say. Raises ConfigError for an impossible scale."""
-        self._watch = watch or cluster_watch(run)
-        self._specs = stage_processes(argv_tail, scale, run.kafka.num_partitions) if specs is None else specs
+        """`directory`: of the run; logs go to `logs/<process>.log` there. `watch` keeps an eye on the cluster."""
+        self._watch = watch
+        self._specs = specs
         self._patience = patience or Patience()
         self._directory = directory
         self._on_line = on_line
@@ -129,34 +129,3 @@ def fresh_log(path: Path) -> Path:
     if path.exists():
         path.replace(path.with_name(f"{path.name}.1"))
     return path
-
-
-def stage_processes(argv_tail: Sequence[str], scale: Mapping[str, int], num_partitions: int) -> list[ProcessSpec]:
-    """Every stage of the topology as processes that run `gagar run`. Raises ConfigError for an unknown stage, or more processes
-    of one than can have work."""
-    from topology.stages import STAGES
-
-    known = {stage.name for stage in STAGES}
-    for name in scale:
-        if name not in known:
-            raise ConfigError(f"--scale {name}: expected one of {', '.join(sorted(known))}, got {name}")
-    for stage in STAGES:
-        _check_scale(stage, scale.get(stage.name, 1), num_partitions)
-    return [spec for stage in STAGES for spec in _processes(stage, argv_tail, scale.get(stage.name, 1))]
-
-
-def _check_scale(stage: Stage, num: int, num_partitions: int) -> None:
-    if stage.kind in SINGLE and num > 1:
-        raise ConfigError(f"--scale {stage.name}={num}: expected 0 or 1, got {num}; a second one would fence the first")
-    if num > num_partitions:
-        raise ConfigError(
-            f"--scale {stage.name}={num}: expected at most kafka.num_partitions, {num_partitions}, got {num}; "
-            "the others would have no work"
-        )
-
-
-def _processes(stage: Stage, argv_tail: Sequence[str], num: int) -> list[ProcessSpec]:
-    command = (sys.executable, "-P", "-m", "gagar.cli.main", "run", stage.name, *argv_tail)
-    names = [stage.name] if num == 1 else [f"{stage.name}.{index}" for index in range(1, num + 1)]
-    has_end = stage.kind in SINGLE
-    return [ProcessSpec(name=name, command=command, has_end=has_end, is_goal=stage.kind == "source") for name in names]

@@ -22,6 +22,7 @@ from gagar.cli.demo_run import Demo, exit_code, last_words, logged_to, shown_pat
 from gagar.config import Run
 from gagar.errors import ConfigError
 from gagar.processes.shutdown import interruption
+from gagar.processes.supervised import ProcessSpec
 from gagar.report.display import LINE_S, REFRESH_S, display_on
 from gagar.report.progress import Progress
 from gagar.report.terminal import Screen, StageRow
@@ -56,8 +57,8 @@ class FakeSupervisor:
     code: int | None = 0
     error: Exception | None = None
 
-    def __init__(self, run: Run, argv_tail: Sequence[str], scale: dict[str, int], directory: Path) -> None:
-        self.argv_tail, self.directory = argv_tail, directory
+    def __init__(self, specs: Sequence[ProcessSpec], directory: Path, watch: object) -> None:
+        self.specs, self.directory = specs, directory
         self.calls: list[str] = []
         self.made.append(self)
 
@@ -156,7 +157,8 @@ async def test_a_planned_end_is_audited_reported_and_summed_up(
     assert await asyncio.to_thread(os.path.exists, line["report"])
     assert "held-out tasks, step 5" in shown
     (made,) = supervisor.made
-    assert (made.calls, made.argv_tail, made.directory) == (["start", "stop"], ("--run", "x"), tmp_path / "runs" / "try")
+    assert (made.calls, made.directory) == (["start", "stop"], tmp_path / "runs" / "try")
+    assert all(spec.command[-2:] == ("--run", "x") for spec in made.specs)
 
 
 async def test_broken_laws_are_named_in_the_last_line(

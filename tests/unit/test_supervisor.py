@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gagar.broker.watch import ClusterWatch
+from gagar.cli.stage_processes import stage_processes
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity
 from gagar.processes.orphan_cleanup import members
 from gagar.processes.supervised import Patience, ProcessSpec
-from gagar.processes.supervisor import Supervisor, stage_processes
-from tests.runs import make_run
+from gagar.processes.supervisor import Supervisor
 from topology.stages import STAGES
 
 QUICK = Patience(first_backoff_s=0.001, max_early_deaths=2, stop_s=0.3)
@@ -43,7 +43,7 @@ class Lines:
 
 def make_supervisor(tmp_path: Path, *specs: ProcessSpec, lines: Lines | None = None) -> Supervisor:
     watch = ClusterWatch(lambda: True)
-    return Supervisor(make_run(tmp_path), (), {}, tmp_path / "run", on_line=lines, specs=specs, patience=QUICK, watch=watch)
+    return Supervisor(specs, tmp_path / "run", watch, on_line=lines, patience=QUICK)
 
 
 async def test_the_run_ends_when_its_sources_have_and_the_rest_is_stopped(tmp_path: Path) -> None:
@@ -128,14 +128,13 @@ from pathlib import Path
 from gagar.broker.watch import ClusterWatch
 from gagar.processes.supervised import ProcessSpec
 from gagar.processes.supervisor import Supervisor
-from tests.runs import make_run
 
 async def main(root):
     script = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-I', '-c', 'import time; time.sleep(60)'], " \\
         "start_new_session=True); print('up', flush=True); time.sleep(60)"
     spec = ProcessSpec(name="a", command=(sys.executable, "-I", "-c", script))
-    supervisor = Supervisor(make_run(root, servers="nowhere:9092"), (), {}, root / "run", specs=[spec],
-        on_line=lambda name, line: print(line, flush=True))
+    watch = ClusterWatch(lambda: False)
+    supervisor = Supervisor([spec], root / "run", watch, on_line=lambda name, line: print(line, flush=True))
     await supervisor.start()
     await asyncio.sleep(60)
 
@@ -181,7 +180,7 @@ def test_a_stage_that_is_one_process_cannot_be_scaled(stage: str) -> None:
     assert stage not in [spec.name for spec in stage_processes((), {stage: 0}, 4)]
 
 
-def test_more_processes_than_partitions_are_refused(tmp_path: Path) -> None:
+def test_more_processes_than_partitions_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"--scale verifier=5: expected at most kafka.num_partitions, 4, got 5"):
-        Supervisor(make_run(tmp_path), (), {"verifier": 5}, tmp_path / "run", watch=ClusterWatch(lambda: True))
+        stage_processes((), {"verifier": 5}, 4)
     assert len(stage_processes((), {"verifier": 4}, 4)) == len(STAGES) + 3
