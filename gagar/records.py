@@ -330,7 +330,7 @@ class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy-versi
     location: str
     """Directory of a Hugging Face model with safetensors weights."""
     checksum: str
-    """sha256 of `model.safetensors`, hexadecimal."""
+    """`weights_checksum` of that directory: sha256, hexadecimal."""
     is_last: bool = False
     """The planned end: no step follows."""
     metrics: dict[str, float] = {}

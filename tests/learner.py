@@ -154,7 +154,7 @@ def make_advantages(group_id: str, members: list[MemberAdvantage], **fields: Any
     )
 
 
-def make_model_directory(path: Path, hidden_size: int = 16, seed: int = 0) -> Path:
+def make_model_directory(path: Path, hidden_size: int = 16, seed: int = 0, max_shard_size: str = "5GB") -> Path:
     """A tiny Llama in Hugging Face format."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -175,7 +175,7 @@ def make_model_directory(path: Path, hidden_size: int = 16, seed: int = 0) -> Pa
         eos_token_id=1,
         pad_token_id=2,
     )
-    LlamaForCausalLM(config).save_pretrained(path)
+    LlamaForCausalLM(config).save_pretrained(path, max_shard_size=max_shard_size)
     (path / "tokenizer.json").write_text("{}")
     return path
 

@@ -1,13 +1,13 @@
 """A tiny model made on the spot, and hand-written fakes of the engine and the sandbox."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from gagar.engine.protocol import Completion, SamplingParams
+from gagar.policies.model_directory import weights_checksum
 from gagar.records import PolicyVersion
 from gagar.sandbox.protocol import CommandResult, TestRun
 from gagar.tasks.patches import Tree
@@ -47,8 +47,9 @@ def build_model(path: Path, seed: int = 0, **changes: Any) -> Path:
 
 def publish(location: Path, version: int, run_id: str = "a") -> PolicyVersion:
     """The record of a version whose files lie in `location`."""
-    checksum = hashlib.sha256((location / "model.safetensors").read_bytes()).hexdigest()
-    return PolicyVersion(run_id=run_id, version=version, step=version, location=str(location), checksum=checksum)
+    return PolicyVersion(
+        run_id=run_id, version=version, step=version, location=str(location), checksum=weights_checksum(location)
+    )
 
 
 def make_task(**fields: Any) -> Task:

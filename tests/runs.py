@@ -30,9 +30,9 @@ def write_tasks(path: Path, *task_ids: str) -> None:
     path.write_bytes(b"\n".join(msgspec.json.encode(task) for task in tasks))
 
 
-def write_weights(path: Path, num_bytes: int = 4) -> None:
+def write_weights(path: Path, num_bytes: int = 4, name: str = "x") -> None:
     """A safetensors file of one tensor."""
-    header = json.dumps({"x": {"dtype": "U8", "shape": [num_bytes], "data_offsets": [0, num_bytes]}}).encode()
+    header = json.dumps({name: {"dtype": "U8", "shape": [num_bytes], "data_offsets": [0, num_bytes]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(num_bytes))
 
 

@@ -16,14 +16,13 @@ import msgspec
 
 from gagar.config import PACKAGED, SHARED, Run, convert, load_run, packaged
 from gagar.errors import ConfigError
-from gagar.policies.model_directory import WEIGHTS, check_weights
+from gagar.policies.model_directory import check_directory
 from gagar.stream.handlers import Settings
 from gagar.stream.spec import Stage
 
 T = TypeVar("T")
 
 DEFAULT_RUN = f"{PACKAGED}nano/run.toml"
-POLICY_FILES = ("config.json", "tokenizer.json", WEIGHTS)
 
 
 def run_options(command: Callable[..., T]) -> Callable[..., T]:
@@ -74,7 +73,7 @@ def check_run(run: Run, stages: Sequence[Stage] | None = None) -> None:
     _check_tables(run, stages)
     for stage in stages:
         settings_for(stage, run)
-    _check_policy(run)
+    check_directory(run.resolve(run.policy.path))
     _check_across_tables(run)
 
 
@@ -91,21 +90,6 @@ def _check_tables(run: Run, stages: Sequence[Stage]) -> None:
     for name in run.stages:
         if name not in known:
             raise ConfigError(f"[{name}]: expected a known table, got {name}; the tables are {', '.join(known)}")
-
-
-def _check_policy(run: Run) -> None:
-    directory = run.resolve(run.policy.path)
-    missing = [name for name in POLICY_FILES if not (directory / name).is_file()]
-    if missing:
-        raise ConfigError(
-            f"policy.path: expected a directory with {', '.join(POLICY_FILES)}, got {directory} without {', '.join(missing)}; "
-            "name a Hugging Face model directory, or make one with `gagar sft policy`"
-        )
-    try:
-        msgspec.json.decode((directory / "config.json").read_bytes(), type=dict[str, object])
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"policy.path {directory / 'config.json'}: expected a JSON object, got {error}") from error
-    check_weights(directory / WEIGHTS)
 
 
 def _check_across_tables(run: Run) -> None:

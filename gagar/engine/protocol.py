@@ -45,7 +45,7 @@ class Engine(Protocol):
         """One completion; cancelling the call frees its place. Raises UnavailableError if the engine is down."""
 
     async def load_weights(self, location: Path, version: int) -> None:
-        """Loads `model.safetensors` of a directory while callers wait between two tokens; raises ConfigError if the weights
+        """Loads the safetensors of a directory while callers wait between two tokens; raises ConfigError if the weights
         belong to another model, and then the old ones stay."""
 
     @property

@@ -12,6 +12,7 @@ import msgspec
 from gagar.nano.check import Attempt, check
 from gagar.nano.demonstrations import STYLES, Style, parse_answer
 from gagar.nano.recipe import prompt_ids
+from gagar.policies.model_directory import read_model
 from gagar.tasks.task import Task
 
 MAX_NEW_TOKENS = 80
@@ -44,10 +45,9 @@ class NanoScore(msgspec.Struct, frozen=True, kw_only=True):
 def load_policy(directory: Path) -> tuple[Any, Any]:
     """Model (float32) and tokenizer of a directory."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    return model.eval(), AutoTokenizer.from_pretrained(directory)
+    return read_model(directory, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(directory)
 
 
 def sample(model: Any, tokenizer: Any, statements: Sequence[str], seed: int = 0) -> list[list[int]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gagar.nano.demonstrations import Demonstration, demonstrations
 from gagar.nano.tasks import write_tasks
+from gagar.policies.model_directory import write_model
 from gagar.training.sft import Example, SftConfig, SftProgress, train
 
 NANO_SFT = SftConfig()
@@ -70,8 +71,7 @@ def examples(tokenizer: Any, seed: int = 0) -> Iterator[Example]:
 def save_policy(model: Any, tokenizer: Any, directory: Path) -> None:
     """Writes a Hugging Face directory that transformers 4 and 5 read; no field of it is of the machine that made it."""
     model.generation_config.do_sample = True
-    model.save_pretrained(directory)
-    (directory / "model.safetensors").chmod(0o644)
+    write_model(model, directory)
     tokenizer.save_pretrained(directory)
     path = directory / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))

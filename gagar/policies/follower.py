@@ -7,29 +7,19 @@ are looked for again, since a shared file system may be late.
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import time
 from pathlib import Path
 from typing import Protocol
 
 from gagar.errors import ConfigError, GagarError, UnavailableError
-from gagar.policies.weights import FILE_NAME
+from gagar.policies.model_directory import weights_checksum
 from gagar.records import PolicyVersion
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 """Between two looks for files that were not there."""
-
-
-def file_checksum(path: Path) -> str:
-    """sha256 of a file, hexadecimal; raises UnavailableError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UnavailableError(f"policy weights {path}: expected a readable file, got {error.strerror}") from error
 
 
 class LoadsWeights(Protocol):
@@ -97,11 +87,11 @@ class PolicyFollower:
 
     async def _load(self, version: PolicyVersion) -> None:
         start = time.monotonic()
-        path = Path(version.location) / FILE_NAME
-        checksum = await asyncio.to_thread(file_checksum, path)
+        location = Path(version.location)
+        checksum = await asyncio.to_thread(weights_checksum, location)
         if checksum != version.checksum:
-            raise ConfigError(f"policy weights {path}: expected sha256 {version.checksum}, got {checksum}")
-        await self._engine.load_weights(Path(version.location), version.version)
+            raise ConfigError(f"policy weights {location}: expected sha256 {version.checksum}, got {checksum}")
+        await self._engine.load_weights(location, version.version)
         self._loaded = version
         seconds = time.monotonic() - start
         logger.info("policy loaded run=%s version=%d seconds=%.3f", version.run_id, version.version, seconds)

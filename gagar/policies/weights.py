@@ -1,23 +1,28 @@
-"""Weights of a policy version: read from a safetensors file and matched with a live model before anything is overwritten."""
+"""Weights of a policy version: read from safetensors files and matched with a live model before anything is overwritten."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gagar.errors import ConfigError, UnavailableError
+from gagar.policies.model_directory import weight_files
 
 if TYPE_CHECKING:
     import torch
 
-FILE_NAME = "model.safetensors"
-
 
 def read_weights(location: Path) -> "dict[str, torch.Tensor]":
-    """Tensors of `model.safetensors` in `location`; raises UnavailableError if unreadable, ConfigError if malformed."""
+    """All tensors of the model in `location`; raises UnavailableError if unreadable, ConfigError if malformed."""
+    tensors: dict[str, torch.Tensor] = {}
+    for path in weight_files(location):
+        tensors.update(_read_file(path))
+    return tensors
+
+
+def _read_file(path: Path) -> "dict[str, torch.Tensor]":
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    path = location / FILE_NAME
     try:
         return load_file(path)  # type: ignore[no-any-return]
     except OSError as error:

@@ -1,7 +1,6 @@
 """The policy as a Hugging Face model: load it, name it so that checkpoints of another are told apart, publish its weights.
 
-A published policy is a directory with config, tokenizer and one `model.safetensors`. It appears under its name in one rename,
-after everything in it has been flushed: whoever sees it sees all of it.
+A published policy is a directory with config, tokenizer and safetensors. It appears under its name in one rename, after everything in it has been flushed: whoever sees it sees all of it.
 """
 
 import hashlib
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gagar.errors import ConfigError
-from gagar.policies.model_directory import WEIGHTS, read_model
+from gagar.policies.model_directory import MAX_SHARD_SIZE, read_model, weights_checksum, write_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,8 +54,10 @@ def describe(model: "Module") -> str:
     return f"{type(model).__name__} {size} parameters {digest[:16]}"
 
 
-def save_policy(model: "Module", state: dict[str, "Tensor"], source: Path, destination: Path) -> str:
-    """Publishes `state` as the directory `destination`, with the tokenizer files of `source`; answers the weights' sha256.
+def save_policy(
+    model: "Module", state: dict[str, "Tensor"], source: Path, destination: Path, max_shard_size: str = MAX_SHARD_SIZE
+) -> str:
+    """Publishes `state` as the directory `destination`, with the tokenizer files of `source`; answers the weights' checksum.
 
     One that is there already (of a run that died before it said so) is replaced.
     """
@@ -66,20 +67,13 @@ def save_policy(model: "Module", state: dict[str, "Tensor"], source: Path, desti
     for item in source.iterdir():
         if item.is_file() and item.suffix in TEXT_SUFFIXES and not item.name.endswith(".index.json"):
             shutil.copyfile(item, temporary / item.name)
-    model.save_pretrained(temporary, state_dict=state, max_shard_size="100TB")  # type: ignore[operator]
-    checksum = file_digest(temporary / WEIGHTS)
-    (temporary / WEIGHTS).chmod(0o644)  # safetensors makes it private; workers may run as other users
+    write_model(model, temporary, state, max_shard_size)
+    checksum = weights_checksum(temporary)
     flush_tree(temporary)
     shutil.rmtree(destination, ignore_errors=True)
     os.rename(temporary, destination)
     flush_path(destination.parent)
     return checksum
-
-
-def file_digest(path: Path) -> str:
-    """sha256 of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def flush_tree(directory: Path) -> None:

@@ -1,9 +1,11 @@
 """The run file is checked whole before anything starts."""
 
+import json
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -13,7 +15,7 @@ from gagar.cli.run import find_stage
 from gagar.cli.run_file import DEFAULT_RUN, check_dir, check_run, open_run, run_arguments, run_options, settings_for
 from gagar.config import Run
 from gagar.errors import ConfigError
-from tests.runs import write_run, write_tasks
+from tests.runs import write_run, write_tasks, write_weights
 from topology.stages import ADVANTAGE_PUBLISHER, GATHERER, GRADER, SAMPLER
 
 LIGHT = (SAMPLER, GATHERER, GRADER, ADVANTAGE_PUBLISHER)
@@ -43,12 +45,18 @@ def test_a_stage_s_table_is_checked_by_its_own_type(tmp_path: Path) -> None:
     assert refused(path, "gatherer.grace_s='soon'").startswith("gatherer.grace_s: expected `float`, got `str`")
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_policy_that_lacks_a_file_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected", "advice"),
+    [
+        ("config.json", "a Hugging Face model directory", "name one, or make one with `gagar sft policy`"),
+        ("tokenizer.json", "a model with tokenizer.json", "save its fast tokenizer"),
+        ("model.safetensors", "weights in model.safetensors, or in shards listed by .*", "save the model as safetensors"),
+    ],
+)
+def test_a_policy_that_lacks_a_file_is_refused(tmp_path: Path, name: str, expected: str, advice: str) -> None:
     path = write_run(tmp_path)
     (tmp_path / "policy" / name).unlink()
-    assert refused(path).startswith("policy.path: expected a directory with config.json, ")
-    assert f"without {name};" in refused(path)
+    assert re.fullmatch(rf"policy.path: expected {expected}, got .*policy without {name}; {advice}", refused(path))
 
 
 @pytest.mark.parametrize(
@@ -69,6 +77,47 @@ def test_a_broken_weights_file_is_refused_before_anything_starts(
     weights = tmp_path / "policy" / "model.safetensors"
     weights.write_bytes(cut(weights.read_bytes()))
     assert re.search(rf"policy.path .*model.safetensors: {message}", refused(path))
+
+
+def shard(policy: Path) -> dict[str, str]:
+    """Puts two shards and their index in the place of the weights; the index."""
+    (policy / "model.safetensors").unlink()
+    index = {name: f"model-0000{number}-of-00002.safetensors" for number, name in enumerate("xy", 1)}
+    for name, file in index.items():
+        write_weights(policy / file, name=name)
+    (policy / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return index
+
+
+def test_a_policy_in_shards_is_taken(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    shard(tmp_path / "policy")
+    check_run(open_run(str(path)), LIGHT)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda index: index.update(x="gone.safetensors"), r"gone\.safetensors: expected a readable file, got No such file"),
+        (lambda index: index.update(z=index["x"]), r"00001-of-00002\.safetensors: expected the tensor z that model\.\S* says"),
+        (lambda index: index.update(x="../x"), r"index\.json: expected names of files beside it, got '\.\./x'"),
+        (lambda index: index.clear(), r"index\.json: expected names of files beside it, got none"),
+        (lambda index: index.update(x=1), r"index\.json: expected an index of shards, got Expected `str`, got `int`"),
+    ],
+)
+def test_a_broken_index_of_shards_is_refused(tmp_path: Path, damage: Callable[[dict[str, Any]], None], message: str) -> None:
+    path = write_run(tmp_path)
+    index: dict[str, Any] = dict(shard(tmp_path / "policy"))
+    damage(index)
+    (tmp_path / "policy" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert re.search(rf"policy.path.* .*{message}", refused(path))
+
+
+def test_a_shard_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    file = tmp_path / "policy" / shard(tmp_path / "policy")["y"]
+    file.write_bytes(file.read_bytes()[:-1])
+    assert re.search(rf"policy.path .*{file.name}: expected \d+ bytes, got \d+; copy or make the model anew", refused(path))
 
 
 def test_a_broken_config_of_the_model_is_refused(tmp_path: Path) -> None:

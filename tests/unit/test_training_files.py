@@ -1,6 +1,7 @@
 """Batches, checkpoints on disk, policies on disk, and the background loop."""
 
 import asyncio
+import hashlib
 import os
 import threading
 from pathlib import Path
@@ -12,11 +13,13 @@ import torch
 
 from gagar.arrays import Tensor
 from gagar.errors import BadRecordError, ConfigError, UnavailableError
+from gagar.policies.model_directory import check_directory, weights_checksum
+from gagar.policies.weights import match_weights, read_weights
 from gagar.records import LineageEntry, TrajectoryTokens
 from gagar.training.background import Background
 from gagar.training.batch import Sample, check_trainable, collate
 from gagar.training.checkpoint import CheckpointState, check_fits, complete, old_policies, read_latest, remove_policy
-from gagar.training.model import describe, file_digest, load_model, save_policy
+from gagar.training.model import describe, load_model, save_policy
 from tests.learner import VOCAB, make_model_directory, make_tokens
 
 
@@ -152,7 +155,7 @@ def test_a_policy_is_saved_whole_and_loads_as_the_same_model(tmp_path: Path) -> 
     (source / "notes.bin").write_text("not for the public")
     model = load_model(source, "float32")
     checksum = save_policy(model, dict(model.state_dict()), source, tmp_path / "policies" / "7")
-    assert checksum == file_digest(tmp_path / "policies/7/model.safetensors")
+    assert checksum == hashlib.sha256((tmp_path / "policies/7/model.safetensors").read_bytes()).hexdigest()
     assert sorted(item.name for item in (tmp_path / "policies").iterdir()) == ["7"]
     assert not (tmp_path / "policies/7/notes.bin").exists()
     again = load_model(tmp_path / "policies/7", "float32")
@@ -160,6 +163,30 @@ def test_a_policy_is_saved_whole_and_loads_as_the_same_model(tmp_path: Path) -> 
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor)
     assert save_policy(model, dict(model.state_dict()), source, tmp_path / "policies" / "7") == checksum
+
+
+def test_a_policy_in_shards_is_read_published_and_loaded_as_the_same_model(tmp_path: Path) -> None:
+    """What the learner starts from, what it writes, and what an engine makes of it."""
+    whole = load_model(make_model_directory(tmp_path / "whole"), "float32")
+    source = make_model_directory(tmp_path / "source", max_shard_size="4KB")
+    shards = sorted(path.name for path in source.glob("*.safetensors"))
+    assert len(shards) > 2
+    check_directory(source)
+    model = load_model(source, "float32")
+    destination = tmp_path / "policies" / "7"
+    checksum = save_policy(model, dict(model.state_dict()), source, destination, max_shard_size="8KB")
+    written = sorted(destination.glob("model*"))
+    assert 2 < len(written) < len(shards) + 1, "fewer shards than the source has, and an index"
+    assert {path.stat().st_mode & 0o777 for path in written} == {0o644}
+    sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in written)
+    assert checksum == weights_checksum(destination) == hashlib.sha256(sums.encode()).hexdigest()
+    check_directory(destination)
+    for name, tensor in load_model(destination, "float32").state_dict().items():
+        assert torch.equal(whole.state_dict()[name], tensor)
+    pairs = match_weights(dict(whole.state_dict()), read_weights(destination), "7")
+    assert all(torch.equal(live, new) for live, new in pairs)
+    written[1].write_bytes(b"torn")
+    assert weights_checksum(destination) != checksum
 
 
 def test_models_of_other_shapes_or_config_have_other_descriptions(tmp_path: Path) -> None:

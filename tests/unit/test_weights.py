@@ -36,7 +36,7 @@ def test_weights_of_another_model_are_refused(new: dict[str, torch.Tensor], faul
 
 
 def test_a_missing_file_is_an_outage_and_a_broken_one_is_not(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="expected a readable file"):
+    with pytest.raises(UnavailableError, match=r"expected model\.safetensors or model\.safetensors\.index\.json, got neither"):
         read_weights(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
     with pytest.raises(ConfigError, match="expected safetensors"):
