@@ -1,6 +1,6 @@
 """A model directory in Hugging Face format: read whole, or refused with what is wrong.
 
-In: a path. Out: the causal language model; no weight of it is made up. The weights lie in one `model.safetensors`, or in several
+In: a path. Out: the causal language model; no weight of it is made up. The weights lie in one `model.safetensors`, or in
 shards that `model.safetensors.index.json` lists, as large models have it. `check_directory` looks at the frames of the files
 only, without torch, so that one that is cut short, lost or none at all is told before anything starts.
 """

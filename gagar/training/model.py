@@ -1,6 +1,7 @@
 """The policy as a Hugging Face model: load it, name it so that checkpoints of another are told apart, publish its weights.
 
-A published policy is a directory with config, tokenizer and safetensors. It appears under its name in one rename, after everything in it has been flushed: whoever sees it sees all of it.
+A published policy is a directory with config, tokenizer and safetensors. It appears under its name in one rename, after
+everything in it has been flushed: whoever sees it sees all of it.
 """
 
 import hashlib

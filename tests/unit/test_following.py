@@ -88,7 +88,7 @@ async def test_a_version_whose_files_are_gone_gives_way_to_a_newer_one(
     gone = make_files(tmp_path, 1)
     (Path(gone.location) / "model.safetensors").unlink()
     follower.offer(gone)
-    with pytest.raises(UnavailableError, match="expected model.safetensors or .*, got neither"):
+    with pytest.raises(UnavailableError, match=r"expected model\.safetensors or .*, got neither"):
         await follower.ready()
     follower.offer(make_files(tmp_path, 2))
     await until_loaded(engine, 2)
