@@ -14,7 +14,7 @@ from gagar.errors import BadRecordError
 from gagar.grading.protocol import UnusableGradeError, check_grades
 from gagar.groups.advantages import grpo_advantages, redistribute, tier_weights
 from gagar.records import GradedGroup, GroupAdvantages, LogRef, MemberAdvantage, Verdict
-from gagar.stream.handlers import Settings
+from gagar.stream.handlers import Settings, Transform
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,4 +102,4 @@ def main(settings: Settings[Config]) -> None:
     from gagar.cli.serve import serve
     from topology.stages import ADVANTAGE_PUBLISHER
 
-    serve(ADVANTAGE_PUBLISHER, settings, partial(assign_advantages, config=settings.config))
+    serve(ADVANTAGE_PUBLISHER, settings, Transform(partial(assign_advantages, config=settings.config)))

@@ -15,8 +15,8 @@ import msgspec
 
 from gagar.config import require, require_duration
 from gagar.grading.protocol import Grader, UnusableGradeError, check_grades, why_ineligible
-from gagar.records import GradedGroup, Group, Record
-from gagar.stream.handlers import Delivery, References, Settings
+from gagar.records import GradedGroup, Group
+from gagar.stream.handlers import Delivery, Effect, References, Settings
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,8 +45,8 @@ def make_grader(config: Config) -> Grader:
     return RulesGrader(config.size_slack_lines)
 
 
-class GradeGroups:
-    """The stage's Effect around a Grader."""
+class GradeGroups(Effect):
+    """Grades each group with a Grader."""
 
     def __init__(self, grader: Grader, deadline_s: float) -> None:
         self._grader = grader
@@ -54,9 +54,6 @@ class GradeGroups:
 
     async def open(self, references: References) -> None:
         await self._grader.open(references)
-
-    def observe(self, record: Record) -> None:
-        """The stage has no tables."""
 
     async def handle(self, delivery: Delivery[Group]) -> Sequence[GradedGroup]:
         group = delivery.record

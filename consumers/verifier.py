@@ -17,11 +17,11 @@ import msgspec
 
 from gagar.config import require, require_duration
 from gagar.errors import BadRecordError
-from gagar.records import PatchMeasures, Record, Trajectory, Verdict, VerdictStatus
+from gagar.records import PatchMeasures, Trajectory, Verdict, VerdictStatus
 from gagar.sandbox.kinds import SandboxKind, make_sandbox
 from gagar.sandbox.limits import Limits
 from gagar.sandbox.protocol import Sandbox, TestRun
-from gagar.stream.handlers import Delivery, References, Settings
+from gagar.stream.handlers import Delivery, Effect, References, Settings
 from gagar.tasks.patches import apply_patch, changed_files, folders_above, make_patch
 from gagar.tasks.task import Task, load_tasks
 from gagar.verification.measures import measure_patch, patch_digest
@@ -60,8 +60,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """`patch_digest` of the change."""
 
 
-class VerifyTrajectories:
-    """The stage's Effect around a Sandbox."""
+class VerifyTrajectories(Effect):
+    """Tests each trajectory's patch in a Sandbox."""
 
     def __init__(self, settings: Settings[Config], sandbox: Sandbox) -> None:
         self._run = settings.run
@@ -73,9 +73,6 @@ class VerifyTrajectories:
         for path in (self._run.tasks.train, self._run.tasks.heldout):
             self._tasks |= {task.task_id: task for task in load_tasks(self._run.resolve(path))}
         await self._sandbox.open()
-
-    def observe(self, record: Record) -> None:
-        """The stage has no tables."""
 
     async def handle(self, delivery: Delivery[Trajectory]) -> Sequence[Verdict]:
         trajectory = delivery.record

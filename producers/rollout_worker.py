@@ -23,7 +23,7 @@ from gagar.errors import BadRecordError, UnavailableError
 from gagar.records import PolicyVersion, Record, RolloutRequest
 from gagar.sandbox.kinds import SandboxKind, make_sandbox
 from gagar.sandbox.limits import Limits
-from gagar.stream.handlers import Delivery, Output, References, Settings
+from gagar.stream.handlers import Delivery, Effect, Output, References, Settings
 from gagar.tasks.task import Task, load_tasks
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         require_duration(self.command_timeout_s, "rollout_worker.command_timeout_s")
 
 
-class MakeRollouts:
-    """The stage's Effect around an Engine and a Sandbox."""
+class MakeRollouts(Effect):
+    """Makes each attempt with an Engine and a Sandbox."""
 
     def __init__(self, settings: Settings[Config], engine: "Engine", sandbox: "Sandbox") -> None:
         from gagar.policies.follower import PolicyFollower

@@ -13,7 +13,7 @@ import msgspec
 from gagar.config import Run, TrainingTable
 from gagar.groups.admission import Admission, AdmissionLimits, Cursor, NextGroup, TaskOrder, stable_hash
 from gagar.records import Outcome, PolicyVersion, Record, RolloutRequest
-from gagar.stream.handlers import Settings
+from gagar.stream.handlers import Settings, Source
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """[sampler] in the run file: nothing of its own; [training] and [tasks] say what it asks for."""
 
 
-class Sampler:
-    """The stage's Source."""
+class Sampler(Source):
+    """Makes the requests of one group after another."""
 
     def __init__(self, training: TrainingTable, seed: int, train_ids: Sequence[str], heldout_ids: Sequence[str]) -> None:
         self._training = training

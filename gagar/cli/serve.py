@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gagar.config import Run
 from gagar.errors import GagarError
-from gagar.stream.handlers import Effect, Reducer, References, Settings, Source, Transform
+from gagar.stream.handlers import Effect, Reducer, References, Settings, Source
 from gagar.stream.journal import Journal
 from gagar.stream.spec import Stage
 
@@ -32,7 +32,7 @@ class OpenReferences(References, Protocol):
     async def close(self) -> None: ...
 
 
-def serve(stage: Stage, settings: Settings[Any], handler: Transform | Effect | Reducer[Any] | Source) -> None:
+def serve(stage: Stage, settings: Settings[Any], handler: Effect | Reducer[Any] | Source) -> None:
     """Runs `handler` as `stage`; returns when the stage ends (SIGTERM or planned end), raises GagarError otherwise."""
     run_loop(run_stage(stage, settings.run, handler))
 
@@ -53,21 +53,21 @@ def open_references(run: Run) -> OpenReferences:
     return LogReferences(_transport(run), [topic for topic in TOPICS if topic.is_grouped], owns_transport=True)
 
 
-async def run_stage(stage: Stage, run: Run, handler: Transform | Effect | Reducer[Any] | Source) -> None:
+async def run_stage(stage: Stage, run: Run, handler: Effect | Reducer[Any] | Source) -> None:
     """The stage until SIGTERM, SIGINT or the planned end; the transport is opened and closed around it."""
     from gagar.stream.lanes.sourcing import SourceRuntime
     from gagar.stream.runtime import StageRuntime
     from topology.topics import DEAD_LETTERS
 
+    if stage.kind == "learner":
+        raise GagarError(f"stage {stage.name}: expected a source, transform, effect or reducer, got a learner")
     stop = stop_event()
     transport = _transport(run)
     runtime: StageRuntime | SourceRuntime
-    if stage.kind == "source":
-        runtime = SourceRuntime(stage, handler, transport, DEAD_LETTERS)  # type: ignore[arg-type]
-    elif stage.kind in ("transform", "effect", "reducer"):
-        runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS)  # type: ignore[arg-type]
+    if isinstance(handler, Source):
+        runtime = SourceRuntime(stage, handler, transport, DEAD_LETTERS)
     else:
-        raise GagarError(f"stage {stage.name}: expected a source, transform, effect or reducer, got a {stage.kind}")
+        runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS)
     await transport.open()
     try:
         await runtime.run(stop)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gagar.records import DropReason, Group, LogRef, Outcome, RolloutRequest, Verdict
-from gagar.stream.handlers import Delivery, Output, Reduced
+from gagar.stream.handlers import Delivery, Output, Reduced, Reducer
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ class OpenGroup:
         return True
 
 
-class Gather:
-    """The gatherer's Reducer."""
+class Gather(Reducer[OpenGroup]):
+    """Closes each group by its last verdict or at its deadline."""
 
     def __init__(self, grace_s: float) -> None:
         """`grace_s`: how long after its deadline a group waits for verdicts that are under way."""

@@ -3,6 +3,7 @@
 The runtime picks the topic of an output by its type and the key by `key_of`; a handler never sees a client.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -53,29 +54,39 @@ class References(Protocol):
         """The records at `refs`, in that order. Raises BadRecordError for one that is gone or is another record."""
 
 
-class Transform(Protocol):
-    """Record in, records out: pure and quick (under a few milliseconds: it runs on the event loop)."""
+class Handler:
+    """What every handler may do beside its work; the defaults do nothing."""
 
-    def __call__(self, record: Any, /) -> Sequence[Output]: ...
+    async def open(self, references: References) -> None:
+        """Called once before the first delivery; self-tests belong here. Raises UnavailableError or ConfigError."""
+
+    def observe(self, record: Record, /) -> None:
+        """A record of a table of the stage, in log order per key; the past ones before `open` and the first delivery."""
+
+    async def close(self) -> None:
+        """Called once after the last delivery, within the shutdown deadline, if `open` succeeded."""
 
 
-class Effect(Protocol):
+class Effect(Handler, ABC):
     """Record in, records out, with the outside world between. May take hours; is cancelled only at the shutdown deadline.
 
     Raises BadRecordError (dead letter), UnavailableError (retried, then the breaker opens) or anything else (a bug: retried
     twice, then a dead letter).
     """
 
-    async def open(self, references: References) -> None:
-        """Called once before the first delivery; self-tests belong here. Raises UnavailableError or ConfigError."""
+    @abstractmethod
+    async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+        """The outputs that one input causes."""
 
-    def observe(self, record: Record, /) -> None:
-        """A record of a table of the stage, in log order; the past ones before the first delivery."""
 
-    async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]: ...
+class Transform(Effect):
+    """A function from one record to records: pure and quick (under a few milliseconds: it runs on the event loop)."""
 
-    async def close(self) -> None:
-        """Called once after the last delivery, within the shutdown deadline."""
+    def __init__(self, function: Callable[[Any], Sequence[Output]]) -> None:
+        self._function = function
+
+    async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+        return self._function(delivery.record)
 
 
 class Reduced(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,41 +100,49 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True):
     is_closed: bool = False
 
 
-class Reducer(Protocol[S]):
+class Reducer(Handler, ABC, Generic[S]):
     """Keyed state over the deliveries of a key from all inputs, in any interleaving. Pure: time is an argument.
 
     `now` is stream time: the wall clock when the partition is read up to its end, else the time of the last record read; so
     a backlog is never judged by the clock of the day on which it is read.
     """
 
-    def start(self, key: str) -> S: ...
+    @abstractmethod
+    def start(self, key: str) -> S:
+        """The state of a key before its first delivery."""
 
-    def apply(self, state: S, delivery: Delivery[Any], now: float) -> Reduced: ...
+    @abstractmethod
+    def apply(self, state: S, delivery: Delivery[Any], now: float) -> Reduced:
+        """Takes a delivery into the state of its key."""
 
+    @abstractmethod
     def wake_at(self, state: S) -> float | None:
         """Stream time at which `expire` is due; none if only a delivery can move it."""
 
-    def expire(self, state: S, now: float) -> Reduced: ...
+    @abstractmethod
+    def expire(self, state: S, now: float) -> Reduced:
+        """What is due at `now`, without a delivery."""
 
+    @abstractmethod
     def is_late(self, delivery: Delivery[Any], is_finished: Callable[[LogRef], bool]) -> bool:
         """Whether a delivery belongs to a key that has closed already, so that it is counted and goes nowhere. `is_finished`
         says of an input of the same partition number whether its unit is committed."""
 
 
-class Source(Protocol):
+class Source(Handler, ABC):
     """Makes records from a cursor and from tables; there is one of it at a time. The cursor is committed with the records."""
 
+    @abstractmethod
     def restore(self, cursor: bytes) -> None:
         """Called once with the committed cursor (empty at the first start), before anything else."""
 
-    def observe(self, record: Record) -> None:
-        """A record of a table of the stage, in log order per key; the past ones before the first `next_unit`."""
-
+    @abstractmethod
     def next_unit(self, now: float) -> tuple[Sequence[Output], bytes] | None:
         """The next records to make and the cursor after them; none if nothing is due. The records of one answer become
         visible together or not at all."""
 
     @property
+    @abstractmethod
     def is_done(self) -> bool:
         """The planned end: nothing is due and nothing ever will be; the stage stops with exit code 0."""
 

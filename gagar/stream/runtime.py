@@ -6,14 +6,15 @@ that comes back keeps its lane. One that went elsewhere is abandoned; its new ow
 
 import asyncio
 import logging
+from typing import Any
 
 from gagar.errors import GagarError, UnavailableError
-from gagar.stream.handlers import Effect, Reducer, Transform
+from gagar.stream.handlers import Effect, Reducer
 from gagar.stream.lanes.budget import Budget, Held
 from gagar.stream.lanes.lane import Lane, LaneContext
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
 from gagar.stream.lanes.retry import Attempts
-from gagar.stream.lanes.work import HandlerWork, Work, transform_handle
+from gagar.stream.lanes.work import HandlerWork, Work
 from gagar.stream.limits import Counters, DeadLetterLimits, Policy, report
 from gagar.stream.loop_monitor import LoopMonitor
 from gagar.stream.readers.references import LogReferences
@@ -32,7 +33,7 @@ class StageRuntime:
     def __init__(
         self,
         stage: Stage,
-        handler: Transform | Effect | Reducer[object],
+        handler: Effect | Reducer[Any],
         transport: Transport,
         dead_letters: Topic,
         policy: Policy | None = None,
@@ -49,7 +50,7 @@ class StageRuntime:
         self._budget = Budget(Held(self._policy.max_input_bytes, self._policy.max_output_bytes), self.lanes)
         self._context = LaneContext(stage, transport, self._router, self._policy, self.counters, limits, self._budget)
         self._membership: Membership | None = None
-        self._tables: TableFollower | None = None
+        self._tables = TableFollower(stage.name, transport, stage.tables, handler.observe, self._policy)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._broken: asyncio.Future[None] | None = None
         self._is_stopping = False
@@ -87,22 +88,16 @@ class StageRuntime:
         log.info("partitions assigned stage=%s numbers=%s", self._stage.name, sorted(numbers))
 
     async def _open_handler(self, references: LogReferences) -> None:
-        if self._stage.kind != "effect":
-            return
-        effect: Effect = self._handler  # type: ignore[assignment]
-        self._tables = TableFollower(self._stage.name, self._transport, self._stage.tables, effect.observe, self._policy)
         await self._tables.load()
-        await effect.open(references)
+        await self._handler.open(references)
         self._is_open = True
 
     async def _serve(self, stop: asyncio.Event) -> None:
         membership = self._transport.join(self._stage.name, self._stage.inputs, self)
         self._membership = membership
         try:
-            coroutines = [membership.run(), self._watch(), report(self._stage.name, self.counters)]
-            if self._tables is not None:
-                coroutines.append(self._tables.follow())
-            await until(stop, together(*coroutines))
+            counting = report(self._stage.name, self.counters)
+            await until(stop, together(membership.run(), self._watch(), self._tables.follow(), counting))
             await self._drain()
         finally:
             self._is_stopping = True
@@ -153,21 +148,16 @@ class StageRuntime:
             log.warning("stopped before all work had ended stage=%s", self._stage.name)
 
     async def _close(self, references: LogReferences) -> None:
-        if self._is_open:
-            effect: Effect = self._handler  # type: ignore[assignment]
-            if not await bounded(effect.close(), self._policy.close_s):
-                log.warning("handler did not close in time stage=%s", self._stage.name)
-        closing = [references.close(), *([self._tables.close()] if self._tables is not None else [])]
-        await bounded(gathered(closing), 1.0)
+        if self._is_open and not await bounded(self._handler.close(), self._policy.close_s):
+            log.warning("handler did not close in time stage=%s", self._stage.name)
+        await bounded(gathered((references.close(), self._tables.close())), 1.0)
         log.info("stage ended stage=%s %s", self._stage.name, self.counters.line())
 
     def _make_work(self, lane: Lane) -> Work:
         name, attempts, policy, counters = self._stage.name, self._attempts, self._policy, self.counters
-        if self._stage.kind == "reducer":
-            reducer: Reducer[object] = self._handler  # type: ignore[assignment]
-            return ReducerWork(name, lane, reducer, attempts, self._router, policy, counters, self._budget, StreamTime())
-        handle = self._handler.handle if self._stage.kind == "effect" else transform_handle(self._handler)  # type: ignore
-        return HandlerWork(name, lane, handle, attempts, policy, self._budget)
+        if isinstance(self._handler, Effect):
+            return HandlerWork(name, lane, self._handler.handle, attempts, policy, self._budget)
+        return ReducerWork(name, lane, self._handler, attempts, self._router, policy, counters, self._budget, StreamTime())
 
 
 async def check_topics(transport: Transport, stage: Stage, router: Router) -> None:

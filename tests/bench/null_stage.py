@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gagar.cli.serve import run_loop, run_stage
 from gagar.config import Run
 from gagar.records import LogRef, Record, RolloutRequest, Trajectory, Verdict, VerdictStatus
-from gagar.stream.handlers import Delivery, Linked, Output, References
+from gagar.stream.handlers import Delivery, Effect, Linked, Output, Transform
 from gagar.verification.verdicts import untested
 from tests.contract.world import make_run
 from topology.stages import ADVANTAGE_PUBLISHER, GATHERER, GRADER, ROLLOUT_WORKER, VERIFIER
@@ -23,17 +23,7 @@ from topology.stages import ADVANTAGE_PUBLISHER, GATHERER, GRADER, ROLLOUT_WORKE
 NUM_TESTS = 8
 
 
-class NullEffect:
-    """What both effects leave out."""
-
-    async def open(self, references: References) -> None: ...
-
-    def observe(self, record: Record, /) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class NullWorker(NullEffect):
+class NullWorker(Effect):
     """Answers a request with the next trajectory of the pool."""
 
     def __init__(self) -> None:
@@ -51,7 +41,7 @@ class NullWorker(NullEffect):
         return [Linked(first=content.tokens_for(request), then=refer)]
 
 
-class NullVerifier(NullEffect):
+class NullVerifier(Effect):
     """Lets every second member of a group pass."""
 
     async def handle(self, delivery: Delivery[Trajectory], /) -> Sequence[Verdict]:
@@ -77,7 +67,7 @@ def serve_null(name: str, run: Run) -> Coroutine[Any, Any, None]:
     if name == "advantage-publisher":
         from consumers.advantage_publisher import Config, assign_advantages
 
-        return run_stage(ADVANTAGE_PUBLISHER, run, partial(assign_advantages, config=Config()))
+        return run_stage(ADVANTAGE_PUBLISHER, run, Transform(partial(assign_advantages, config=Config())))
     from tests.bench.null_learner import learn
 
     return learn(run)

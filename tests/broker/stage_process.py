@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gagar.cli.serve import run_loop, run_stage
-from gagar.stream.handlers import Delivery, Linked, Output, References
+from gagar.stream.handlers import Delivery, Effect, Linked, Output, Transform
 from tests.asking import make_sampler
 from tests.broker.deaths import arm
 from tests.contract.test_reducers import STAGE as REDUCER
@@ -31,19 +31,13 @@ NUM_STEPS = 3
 """Of the learner."""
 
 
-class Attempting:
+class Attempting(Effect):
     """Answers each request with tokens and a trajectory that refers to them, after a random moment."""
-
-    async def open(self, references: References) -> None: ...
-
-    def observe(self, record: Any, /) -> None: ...
 
     async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
         await asyncio.sleep(random.uniform(0, float(os.environ.get("HANDLE_S", "0.05"))))
         tokens = make_tokens(delivery.record, num_tokens=64)
         return [Linked(first=tokens, then=lambda ref: make_trajectory(delivery, tokens=ref))]
-
-    async def close(self) -> None: ...
 
 
 def learn_nothing(servers: str, name: str) -> None:
@@ -75,7 +69,7 @@ def main() -> None:
         learn_nothing(servers, name)
         return
     stage, handler = {
-        "transform": (TRANSFORM, lambda request: [make_trajectory(request)]),
+        "transform": (TRANSFORM, Transform(lambda request: [make_trajectory(request)])),
         "effect": (EFFECT, Attempting()),
         "reducer": (REDUCER, Gathering()),
         "source": (SOURCE, Counting(NUM_UNITS)),

@@ -16,7 +16,7 @@ import pytest
 from gagar.broker.address import running_state
 from gagar.broker.local import broker, stop_broker
 from gagar.records import PolicyVersion, RolloutRequest
-from gagar.stream.handlers import Delivery, Output, References
+from gagar.stream.handlers import Delivery, Effect, Output
 from gagar.stream.journal import LogJournal
 from tests.broker.stages import StageProcess, counts, stage_process, until_count
 from tests.builders import make_request
@@ -48,14 +48,12 @@ async def world(kafka_servers: str) -> KafkaWorld:
     return world
 
 
-class Worker:
+class Worker(Effect):
     """Answers each request; counts."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.observed: list[Any] = []
-
-    async def open(self, references: References) -> None: ...
 
     def observe(self, record: Any, /) -> None:
         self.observed.append(record)
@@ -63,8 +61,6 @@ class Worker:
     async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
         self.calls[delivery.key] += 1
         return [make_trajectory(delivery)]
-
-    async def close(self) -> None: ...
 
 
 def requests(count: int, prefix: str = "t") -> list[RolloutRequest]:

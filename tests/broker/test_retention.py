@@ -12,7 +12,7 @@ import pytest
 from gagar.errors import BadRecordError, GagarError
 from gagar.groups.gathering import Gather
 from gagar.records import LogRef, Record, RolloutRequest, Trajectory, Verdict
-from gagar.stream.handlers import Delivery, References
+from gagar.stream.handlers import Delivery, Effect
 from gagar.stream.journal import LogJournal
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.readers.tables import partitions_of
@@ -73,12 +73,8 @@ async def write(world: KafkaWorld, entries: Sequence[Record | Send]) -> None:
     await write_to(world, entries, TOPIC_OF)
 
 
-class Passing:
+class Passing(Effect):
     """The verifier without its sandbox: everything passes but the first sample of each group."""
-
-    async def open(self, references: References) -> None: ...
-
-    def observe(self, record: Any, /) -> None: ...
 
     async def handle(self, delivery: Delivery[Trajectory], /) -> Sequence[Verdict]:
         trajectory = delivery.record
@@ -92,8 +88,6 @@ class Passing:
                 trajectory=delivery.ref,
             )
         ]
-
-    async def close(self) -> None: ...
 
 
 def requests(group_ids: Sequence[str]) -> list[RolloutRequest]:

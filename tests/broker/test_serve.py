@@ -12,8 +12,7 @@ import pytest
 from gagar.cli import serve as edge
 from gagar.cli.serve import open_journal, open_references, run_loop, run_stage, serve
 from gagar.errors import GagarError, UnavailableError
-from gagar.records import RolloutRequest
-from gagar.stream.handlers import Output, Settings
+from gagar.stream.handlers import Settings, Transform
 from gagar.stream.spec import Stage
 from tests.broker.stages import ROOT, stage_process, until_count
 from tests.builders import make_request
@@ -22,8 +21,7 @@ from tests.contract.world import TRAJECTORIES, KafkaWorld, make_run, make_stage,
 NOWHERE = "127.0.0.1:9"
 
 
-def transform(request: RolloutRequest) -> list[Output]:
-    return [make_trajectory(request)]
+TRANSFORM = Transform(lambda request: [make_trajectory(request)])
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def test_a_broker_that_is_not_there_is_a_clear_error_in_time() -> None:
         UnavailableError,
         match=r"kafka.bootstrap_servers: expected a Kafka cluster that answers at 127.0.0.1:9, got .*; start it",
     ):
-        serve(make_stage("transform"), settings, transform)
+        serve(make_stage("transform"), settings, TRANSFORM)
 
 
 @pytest.mark.broker
@@ -60,13 +58,13 @@ async def test_topics_that_are_not_there_are_named(kafka_servers: str) -> None:
     with pytest.raises(
         UnavailableError, match="topic rollout-requests: expected it to exist, got nothing; run `gagar topics apply`"
     ):
-        await run_stage(make_stage("transform"), make_run("no-such-run", kafka_servers), transform)
+        await run_stage(make_stage("transform"), make_run("no-such-run", kafka_servers), TRANSFORM)
 
 
 async def test_a_learner_is_not_served_but_has_a_journal() -> None:
     stage: Stage = make_stage("learner")
     with pytest.raises(GagarError, match="expected a source, transform, effect or reducer, got a learner"):
-        await run_stage(stage, make_run("x", NOWHERE), transform)
+        await run_stage(stage, make_run("x", NOWHERE), TRANSFORM)
     journal = open_journal(stage, make_run("x", NOWHERE))
     with pytest.raises(UnavailableError):
         await journal.open()

@@ -28,7 +28,7 @@ from gagar.records import (
     TrajectoryTokens,
     Verdict,
 )
-from gagar.stream.handlers import Delivery, Linked, Output, Reduced, References
+from gagar.stream.handlers import Delivery, Effect, Linked, Output, Reduced, Source
 from gagar.verification.verdicts import untested
 from producers.sampler import Sampler
 from tests.chaos.fate import NUM_EVALUATIONS, Fates
@@ -70,17 +70,11 @@ class Scene:
         check_bug(self.fates, self.stage, group_id, sample_index)
 
 
-class Worker:
+class Worker(Effect):
     """Requests in, attempts out."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
-
-    async def open(self, references: References) -> None: ...
-
-    def observe(self, record: Record, /) -> None: ...
-
-    async def close(self) -> None: ...
 
     async def handle(self, delivery: Delivery[RolloutRequest], /) -> Sequence[Output]:
         request = delivery.record
@@ -92,17 +86,11 @@ class Worker:
         return [Linked(first=tokens, then=lambda ref: make_trajectory(delivery, ref, num_sampled))]
 
 
-class Verifier:
+class Verifier(Effect):
     """Attempts in, their fates out."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
-
-    async def open(self, references: References) -> None: ...
-
-    def observe(self, record: Record, /) -> None: ...
-
-    async def close(self) -> None: ...
 
     async def handle(self, delivery: Delivery[Trajectory], /) -> Sequence[Verdict]:
         trajectory = delivery.record
@@ -149,7 +137,7 @@ def make_publisher(scene: Scene) -> Callable[[GradedGroup], Sequence[GroupAdvant
     return publish
 
 
-class Asking:
+class Asking(Source):
     """The product's sampler, which asks for a given number of training groups and for one evaluation, and then is done."""
 
     def __init__(self, plan: Plan, scene: Scene) -> None:
@@ -160,7 +148,12 @@ class Asking:
         self._plan = plan
         self._scene = scene
         self._asked_at = 0.0
-        self.restore, self.observe = self._sampler.restore, self._sampler.observe
+
+    def restore(self, cursor: bytes) -> None:
+        self._sampler.restore(cursor)
+
+    def observe(self, record: Record, /) -> None:
+        self._sampler.observe(record)
 
     def next_unit(self, now: float) -> tuple[Sequence[Output], bytes] | None:
         """The next group, at the pace of the plan; one that is going to miss a member with a near deadline."""

@@ -9,7 +9,7 @@ import pytest
 
 from gagar.errors import BadRecordError, GagarError, UnavailableError
 from gagar.records import DeadLetter, Outcome, RolloutRequest, Trajectory, encode
-from gagar.stream.handlers import Delivery, Linked, Output, References
+from gagar.stream.handlers import Delivery, Effect, Linked, Output, References, Transform
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, Send
@@ -41,7 +41,7 @@ def to_trajectory(request: RolloutRequest) -> list[Output]:
     return [make_trajectory(request)]
 
 
-class Worker:
+class Worker(Effect):
     """An effect that records its calls; `held` names groups whose handler waits for `release`."""
 
     def __init__(self, held: Sequence[str] = ()) -> None:
@@ -67,8 +67,6 @@ class Worker:
             await self.release.wait()
         return [make_trajectory(delivery)]
 
-    async def close(self) -> None: ...
-
 
 async def groups_of(world: World, topic: Topic) -> list[str]:
     return sorted(delivery.key for delivery in await read(world, topic))
@@ -77,7 +75,7 @@ async def groups_of(world: World, topic: Topic) -> list[str]:
 async def test_a_transform_answers_every_record_once_and_leaves_no_lag(world: World) -> None:
     stage = make_stage("transform")
     await write(world, requests(50))
-    async with Process(world, stage, to_trajectory) as process:
+    async with Process(world, stage, Transform(to_trajectory)) as process:
         await process.until_finished(50)
         lanes = process.runtime.lanes.values()
         await process.until(lambda: not any([*lane.lagging()] or lane._has_moved() for lane in lanes))
@@ -177,7 +175,7 @@ async def test_an_oversized_output_is_a_dead_letter_and_harms_no_other(world: Wo
         return [make_trajectory(request, patch="x" * (2 << 20) if request.seed == 2 else "")]
 
     await write(world, requests(10))
-    async with Process(world, make_stage("transform"), transform) as process:
+    async with Process(world, make_stage("transform"), Transform(transform)) as process:
         await process.until_finished(10)
     [letter] = await read(world, DEAD_LETTERS)
     assert letter.key == requests(10)[2].group_id
@@ -190,7 +188,7 @@ async def test_too_many_dead_letters_stop_the_stage(world: World) -> None:
         raise BadRecordError("everything: expected sense, got none")
 
     await write(world, requests(200))
-    async with Process(world, make_stage("transform"), broken) as process:
+    async with Process(world, make_stage("transform"), Transform(broken)) as process:
         with pytest.raises(GagarError, match="expected at most 32 dead letters in a row"):
             await process.ended()
         process.stopping.set()
@@ -259,7 +257,7 @@ async def test_a_missing_topic_is_named_with_the_way_out(world: World) -> None:
     absent = Topic(name="absent", record=Outcome, kept="by time")
     async with opened(world) as transport:
         assert await transport.num_partitions(absent) == 0
-    process = Process(world, make_stage("transform", outputs=(TRAJECTORIES, absent)), to_trajectory)
+    process = Process(world, make_stage("transform", outputs=(TRAJECTORIES, absent)), Transform(to_trajectory))
     async with opened(world) as transport:
         process.runtime._transport = transport
         with pytest.raises(GagarError, match="topic absent: expected it to exist, got nothing; run `gagar topics apply`"):

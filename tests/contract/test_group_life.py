@@ -4,6 +4,7 @@ played by this test; stages are replaced on the way; at the planned end the audi
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from gagar.audit.result import AuditReport
 from gagar.config import TrainingTable
 from gagar.groups.gathering import Gather
 from gagar.records import GroupAdvantages, Outcome, PatchMeasures, RolloutRequest
-from gagar.stream.handlers import Delivery, Effect, Output, Reducer, References, Source, Transform
+from gagar.stream.handlers import Delivery, Effect, Output, Transform
 from gagar.stream.journal import LogJournal
 from gagar.stream.memory.transport import MemoryLog
 from gagar.stream.spec import Stage
@@ -39,20 +40,7 @@ TRAINER = make_stage(
 )
 
 
-class Scripted:
-    """An effect with nothing to open."""
-
-    async def open(self, references: References) -> None: ...
-
-    def observe(self, record: Any, /) -> None: ...
-
-    async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
-        raise NotImplementedError
-
-    async def close(self) -> None: ...
-
-
-class Attempts(Scripted):
+class Attempts(Effect):
     """Worker and verifier in one: how an attempt ends is a function of its seed; some never end."""
 
     async def handle(self, delivery: Delivery[RolloutRequest], /) -> Sequence[Output]:
@@ -136,22 +124,19 @@ def make_sampler() -> Sampler:
     return Sampler(TRAINING, 5, [f"train-{i}" for i in range(7)], ["held-0", "held-1", "held-2"])
 
 
-Handler = Transform | Effect | Reducer[Any] | Source
-
-
-def make_handlers() -> list[tuple[Stage, Handler]]:
+def make_handlers() -> list[tuple[Stage, Any]]:
     """All but the sampler."""
-    publisher_config = advantage_publisher.Config()
+    publish = partial(advantage_publisher.assign_advantages, config=advantage_publisher.Config())
     return [
         (ATTEMPTER, Attempts()),
         (stages.GATHERER, Gather(0.2)),
         (stages.GRADER, grader.GradeGroups(grader.make_grader(grader.Config()), 5.0)),
-        (stages.ADVANTAGE_PUBLISHER, lambda graded: advantage_publisher.assign_advantages(graded, publisher_config)),
+        (stages.ADVANTAGE_PUBLISHER, Transform(publish)),
     ]
 
 
 @contextlib.asynccontextmanager
-async def at_work(world: World, handlers: Sequence[tuple[Stage, Handler]]) -> AsyncIterator[list[Process]]:
+async def at_work(world: World, handlers: Sequence[tuple[Stage, Any]]) -> AsyncIterator[list[Process]]:
     """A process for each stage, and the learner."""
     learning = asyncio.create_task(learn(world))
     async with contextlib.AsyncExitStack() as stack:

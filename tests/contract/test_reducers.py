@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gagar.records import LogRef, Outcome, RolloutRequest, Verdict
-from gagar.stream.handlers import Delivery, Reduced
+from gagar.stream.handlers import Delivery, Reduced, Reducer
 from gagar.stream.spec import Stage
 from gagar.stream.transport import Send
 from tests.builders import make_request, make_verdict
@@ -27,7 +27,7 @@ class State(msgspec.Struct):
     deadline: float | None = None
 
 
-class Gathering:
+class Gathering(Reducer[State]):
     """Closes a group when it has SIZE verdicts, or at the deadline of its requests."""
 
     def __init__(self) -> None:
@@ -45,19 +45,19 @@ class Gathering:
         else:
             state.verdicts.add(record.sample_index)
         if len(state.verdicts) == SIZE and len(state.requested) == SIZE:
-            return self.close(record.group_id, state)
+            return self.closed(record.group_id, state)
         return Reduced()
 
     def wake_at(self, state: State) -> float | None:
         return state.deadline
 
     def expire(self, state: State, now: float) -> Reduced:
-        return self.close("expired", state)
+        return self.closed("expired", state)
 
     def is_late(self, delivery: Delivery[Any], is_finished: Callable[[LogRef], bool]) -> bool:
         return isinstance(delivery.record, Verdict) and is_finished(delivery.record.request)
 
-    def close(self, group_id: str, state: State) -> Reduced:
+    def closed(self, group_id: str, state: State) -> Reduced:
         outcome = Outcome(
             group_id=group_id,
             task_id="",
@@ -177,8 +177,8 @@ async def test_a_group_whose_output_is_refused_ends_as_a_dead_letter_with_all_it
     world: World, believed_bytes: int
 ) -> None:
     class Verbose(Gathering):
-        def close(self, group_id: str, state: State) -> Reduced:
-            [outcome] = super().close(group_id, state).outputs
+        def closed(self, group_id: str, state: State) -> Reduced:
+            [outcome] = super().closed(group_id, state).outputs
             text = random.Random(1).randbytes(3 << 19).hex() if group_id in ("t-000003", "t-000004") else ""
             return Reduced(outputs=[replace(outcome, task_id=text)], is_closed=True)
 

@@ -8,7 +8,7 @@ import pytest
 
 from gagar.errors import FencedError, GagarError
 from gagar.records import Outcome, encode
-from gagar.stream.handlers import Output
+from gagar.stream.handlers import Output, Source
 from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.transport import Committed, Partition, Send
 from tests.builders import make_request
@@ -17,7 +17,7 @@ from tests.contract.world import FAST, OUTCOMES, REQUESTS, VERSIONS, Process, Wo
 STAGE = make_stage("source", inputs=(), tables=(OUTCOMES, VERSIONS), outputs=(REQUESTS,), name="asker")
 
 
-class Counting:
+class Counting(Source):
     """Makes two requests per unit, at most `ahead` units before their outcomes; `total` units in all."""
 
     def __init__(self, total: int, ahead: int = 1000) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gagar.errors import UnavailableError
 from gagar.records import RolloutRequest
-from gagar.stream.handlers import Output
+from gagar.stream.handlers import Output, Transform
 from gagar.stream.lanes import committing
 from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.lane import Lane
@@ -90,7 +90,7 @@ async def nothing(world: MemoryWorld) -> None: ...
 CASES = {
     "source": Case(stage=SOURCE, make_handler=lambda: Counting(NUM_UNITS), prepare=nothing, num_records=6, least=80),
     "transform": Case(
-        stage=make_stage("transform"), make_handler=lambda: to_trajectory, prepare=ask, num_records=11, least=120
+        stage=make_stage("transform"), make_handler=lambda: Transform(to_trajectory), prepare=ask, num_records=11, least=120
     ),
     "effect": Case(stage=make_stage("effect"), make_handler=Attempting, prepare=ask, num_records=16, least=150),
     "reducer": Case(stage=REDUCER, make_handler=Gathering, prepare=ask_and_judge, num_records=20, least=120),

@@ -11,7 +11,7 @@ import pytest
 
 from gagar.errors import UnavailableError
 from gagar.records import RolloutRequest
-from gagar.stream.handlers import Delivery, Linked, Output, References
+from gagar.stream.handlers import Delivery, Effect, Linked, Output, Transform
 from gagar.stream.memory.transport import MemoryProducer
 from gagar.stream.transport import Committed, Partition, RefusedError
 from tests.builders import make_request
@@ -34,23 +34,17 @@ STAGE = make_stage("effect")
 NUM = 24
 
 
-class Attempting:
+class Attempting(Effect):
     """Counts its calls; answers with two linked records."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-
-    async def open(self, references: References) -> None: ...
-
-    def observe(self, record: Any, /) -> None: ...
 
     async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
         self.calls[delivery.key] += 1
         for _ in range(delivery.record.seed % 5):
             await asyncio.sleep(0)
         return [Linked(first=make_tokens(delivery.record), then=lambda ref: make_trajectory(delivery, tokens=ref))]
-
-    async def close(self) -> None: ...
 
 
 class Holding(Attempting):
@@ -268,7 +262,7 @@ async def test_a_plain_output_that_the_log_refuses_is_noticed_too(monkeypatch: p
     world = MemoryWorld()
     await write(world, requests())
     refuse_one(world, monkeypatch)
-    async with Process(world, make_stage("transform"), lambda request: [make_trajectory(request)]) as process:
+    async with Process(world, make_stage("transform"), Transform(lambda request: [make_trajectory(request)])) as process:
         await process.until_finished(NUM)
     assert [letter.key for letter in await read(world, DEAD_LETTERS)] == ["t-000007"]
     assert len(await read(world, TRAJECTORIES)) == NUM - 1

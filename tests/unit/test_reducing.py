@@ -7,7 +7,7 @@ import pytest
 
 from gagar.errors import GagarError
 from gagar.records import LogRef, Outcome, encode
-from gagar.stream.handlers import Delivery, Reduced
+from gagar.stream.handlers import Delivery, Reduced, Reducer
 from gagar.stream.lanes.budget import Budget, Held
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
 from gagar.stream.lanes.retry import Attempts
@@ -47,7 +47,7 @@ class FakeLane:
         raise error
 
 
-class Scripted:
+class Scripted(Reducer[Any]):
     """Answers by script; expires 5 s after a key's first delivery."""
 
     def __init__(self, apply: Callable[[list[Any], float], Reduced] = lambda state, now: Reduced()) -> None:

@@ -7,9 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-from gagar.stream.handlers import Delivery
 from gagar.stream.lanes.budget import Budget
 from gagar.stream.lanes.retry import Attempts, Handle
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
@@ -151,12 +150,3 @@ class HandlerWork:
 def _weight(raw: RawRecord) -> int:
     """Of a delivery in work: the record as it came, which a dead letter would need, and decoded."""
     return 2 * len(raw.value or b"")
-
-
-def transform_handle(transform: Callable[[Any], Any]) -> Handle:
-    """A transform in the form of an effect."""
-
-    async def handle(delivery: Delivery[Any]) -> Any:
-        return transform(delivery.record)
-
-    return handle
