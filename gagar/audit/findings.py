@@ -82,7 +82,7 @@ class Findings:
         self._counts: dict[Law, int] = {}
 
     def copy(self) -> "Findings":
-        """So that a report can add to them and the fold can go on."""
+        """A copy of its own: a result adds to it while the fold goes on."""
         other = Findings()
         other._texts = {law: list(texts) for law, texts in self._texts.items()}
         other._counts = dict(self._counts)

@@ -2,7 +2,7 @@
 
 In: deliveries, in log order per partition, up to ends that were asked for downstream first: so nothing downstream is older than
 what the audit knows of it. `rollout-requests` come first: what refers to them is checked against what has been read. Out: an
-`AuditReport`. Laws: see `gagar.audit.findings.Law`; above all, every requested group ends with exactly one outcome in the
+`AuditResult`. Laws: see `gagar.audit.findings.Law`; above all, every requested group ends with exactly one outcome in the
 surviving lineage, and requested = trained + dropped + evaluated + in flight. Kept: a trail for each group
 (`gagar.audit.trails`, in bounded memory), sums for each evaluation round, a few numbers for each start of the learner, a sample
 of references.
@@ -20,7 +20,7 @@ from gagar.audit.advantage_laws import broken_laws
 from gagar.audit.findings import Finding, Findings, Law
 from gagar.audit.group_laws import broken_outcome, broken_staleness, broken_trail, is_retired
 from gagar.audit.references import Claim, Ranges, Resolver
-from gagar.audit.result import AuditReport, RoundStats, Tally
+from gagar.audit.result import AuditResult, RoundStats, Tally
 from gagar.audit.trails import Ending, Trail, Trails
 from gagar.audit.version_laws import Versions
 from gagar.records import (
@@ -52,7 +52,7 @@ class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audit:
-    """The fold. `apply` each delivery once, then `report`."""
+    """The fold. `apply` each delivery once, then `result`."""
 
     def __init__(self, terms: AuditTerms | None = None, ranges: Ranges | None = None, trails: Trails | None = None) -> None:
         """`ranges`: where the logs begin and end; without it references are not checked, and no log counts as cut."""
@@ -99,7 +99,7 @@ class Audit:
         """The logs as they are after all was applied: what retention has taken meanwhile may never have been seen."""
         self._resolver.retire(later)
 
-    def report(self, *, is_in_flight_allowed: bool = False) -> AuditReport:
+    def result(self, *, is_in_flight_allowed: bool = False) -> AuditResult:
         """Findings and counts over all that was applied.
 
         In-flight groups are part of the conservation law while a run goes on; after the planned end they are a finding,
@@ -112,7 +112,7 @@ class Audit:
         if is_ended and tally.num_in_flight and not is_in_flight_allowed:
             got = f"{tally.num_in_flight}; wait until the run has ended"
             found.add(Finding(Law.ENDED_AT_END, f"in flight: expected no group at the planned end, got {got}"))
-        return AuditReport(
+        return AuditResult(
             findings=found.texts,
             broken=found.counts,
             since=self._terms.since,

@@ -28,7 +28,7 @@ class Claim(NamedTuple):
     sample_index: int
 
 
-class Sample:
+class ClaimSample:
     """The claims on the places with the smallest hashes."""
 
     def __init__(self, size: int = NUM_CLAIMS) -> None:
@@ -57,7 +57,7 @@ class Resolver:
     def __init__(self, ranges: Ranges | None) -> None:
         self._ranges = ranges
         self._cuts: dict[int, frozenset[str]] = {}
-        self.sample = Sample()
+        self.sample = ClaimSample()
         self.num_references = 0
         """That were checked; so the next one."""
         self.num_retired = 0

@@ -39,7 +39,7 @@ class RoundStats(msgspec.Struct, kw_only=True):
         return self.num_clean / self.num_passed if self.num_passed else 0.0
 
 
-class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the topics say of a run."""
 
     findings: list[str]

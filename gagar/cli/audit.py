@@ -5,14 +5,16 @@ not. Memory is bounded, however many groups there are.
 """
 
 import asyncio
+import re
 import sys
+import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from gagar.cli.run_file import run_options, settings_for
-from gagar.cli.since import since_time
 from gagar.config import Run
 from gagar.errors import ConfigError
 
@@ -20,16 +22,18 @@ if TYPE_CHECKING:
     from gagar.audit.findings import Finding
     from gagar.audit.fold import Audit, AuditTerms
     from gagar.audit.references import Claim, Ranges
-    from gagar.audit.result import AuditReport
+    from gagar.audit.result import AuditResult
     from gagar.stream.readers.scans import Spans
     from gagar.stream.spec import Topic
     from gagar.stream.transport import Transport
 
 CLOCK_SKEW_S = 60.0
 """The most by which the sampler's clock, which dates requests, may be ahead of the broker's, which dates records."""
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+AGO = re.compile(r"([0-9]{1,9})([smhd])")
 
 
-async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool = False) -> "AuditReport":
+async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool = False) -> "AuditResult":
     """Audits the topics of a run as they are now, or the groups requested since a time (Unix seconds); raises UnavailableError
     if the cluster does not answer, ConfigError if it has no topics of the run."""
     from gagar.audit.fold import Audit
@@ -58,7 +62,7 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     for claim, finding in broken:
         if claim.ref.offset >= later[claim.ref.topic, claim.ref.partition][0]:
             audit.hold(finding)
-    return audit.report(is_in_flight_allowed=is_in_flight_allowed)
+    return audit.result(is_in_flight_allowed=is_in_flight_allowed)
 
 
 def _terms(run: Run, since: float) -> "AuditTerms":
@@ -149,6 +153,27 @@ async def _follow(audit: "Audit", transport: "Transport") -> "list[tuple[Claim, 
         await references.close()
 
 
+def since_time(context: click.Context | None, option: click.Parameter | None, text: str | None) -> float:
+    """A click callback: `30m`, `2h`, `1d` (so long ago) or an ISO time, of UTC unless it names another zone, as Unix seconds; 0
+    if nothing was said. Raises click.BadParameter for another form and for a time that is no past."""
+    if text is None:
+        return 0.0
+    now = time.time()
+    match = AGO.fullmatch(text)
+    at = now - int(match[1]) * UNITS_S[match[2]] if match else _at(text)
+    if at is None or not 0 < at <= now:
+        raise click.BadParameter(f"expected a time in the past as 90s, 30m, 2h, 1d or 2026-01-31T12:00, got {text!r}")
+    return at
+
+
+def _at(text: str) -> float | None:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
 @click.command()
 @run_options
 @click.option(
@@ -163,13 +188,13 @@ def audit(run: Run, since: float, is_json: bool, allow_in_flight: bool) -> None:
     its way, that references resolve, that advantages keep their sums and ratios, that no step trained on what was too stale,
     and that policy versions and lineages are whole. Exits with 0 only when all of it holds.
     """
-    from gagar.cli.audit_view import as_lines, as_object
+    from gagar.audit.view import as_lines, as_object
 
-    report = asyncio.run(run_audit(run, since=since, is_in_flight_allowed=allow_in_flight))
+    result = asyncio.run(run_audit(run, since=since, is_in_flight_allowed=allow_in_flight))
     if is_json:
-        click.echo(msgspec.json.encode(as_object(report)).decode())
+        click.echo(msgspec.json.encode(as_object(result)).decode())
     else:
-        for line in as_lines(report):
+        for line in as_lines(result):
             click.echo(line)
-    if not report.is_clean:
+    if not result.is_clean:
         sys.exit(1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from gagar.cli.history import History, read_history, scan_of, topics_read, write_run_report
+from gagar.cli.report import History, read_history, scan_of, topics_read, write_run_report
 from gagar.cli.run_file import DEFAULT_RUN, check_dir, check_run, open_run
 from gagar.config import Run
 from gagar.processes.shutdown import EXIT_INTERRUPTED, interruption

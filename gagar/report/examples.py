@@ -1,7 +1,7 @@
 """A few trajectories for people to look at: chosen from verdicts as they pass by, then read by reference.
 
-In: verdicts, later the trajectories at `wanted()`. Out: `Example`s, bounded in number and length. Kept: two verdicts of each
-kind. The texts are an agent's: whoever shows them must escape them.
+In: verdicts, later the trajectories at `wanted()`. Out: `ShownAttempt`s, bounded in number and length. Kept: two verdicts of
+each kind. The texts are an agent's: whoever shows them must escape them.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ CLEAN, NEEDLESS, OUT_OF_SCOPE, FAILED = "passed, clean", "passed, needless code"
 KINDS = (FAILED, NEEDLESS, OUT_OF_SCOPE, CLEAN)
 
 
-class Example(msgspec.Struct, frozen=True, kw_only=True):
+class ShownAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt, cut to a readable length."""
 
     kind: str
@@ -62,7 +62,7 @@ class Examples:
         """Where the trajectories of the chosen attempts lie."""
         return {verdict.trajectory for _, _, verdict in self._chosen()}
 
-    def build(self, trajectories: Mapping[LogRef, Trajectory]) -> list[Example]:
+    def build(self, trajectories: Mapping[LogRef, Trajectory]) -> list[ShownAttempt]:
         """The examples whose trajectory is there."""
         return [
             _example(kind, when, verdict, trajectories[verdict.trajectory])
@@ -80,9 +80,9 @@ def kind_of(verdict: Verdict) -> str:
     return CLEAN if verdict.measures.is_clean else NEEDLESS
 
 
-def _example(kind: str, when: str, verdict: Verdict, trajectory: Trajectory) -> Example:
+def _example(kind: str, when: str, verdict: Verdict, trajectory: Trajectory) -> ShownAttempt:
     statement = next((m.content for m in trajectory.messages if m.role == "user"), "")
-    return Example(
+    return ShownAttempt(
         kind=kind,
         when=when,
         task_id=verdict.task_id,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gagar.report.curves import Picture, draw_pictures
-from gagar.report.examples import Example
+from gagar.report.examples import ShownAttempt
 from gagar.report.progress import Round, Snapshot
 from gagar.report.summary import Summary, summary_rows
 
@@ -23,7 +23,7 @@ class ReportData(msgspec.Struct, frozen=True, kw_only=True):
 
     summary: Summary
     snapshot: Snapshot
-    examples: list[Example]
+    examples: list[ShownAttempt]
     tables: dict[str, dict[str, Any]]
     """The run file's, as the run used them."""
     made_at: str

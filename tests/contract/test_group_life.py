@@ -11,7 +11,7 @@ import pytest
 
 from consumers import advantage_publisher, grader
 from gagar.audit.fold import Audit
-from gagar.audit.result import AuditReport
+from gagar.audit.result import AuditResult
 from gagar.config import TrainingTable
 from gagar.groups.gathering import Gather
 from gagar.records import GroupAdvantages, Outcome, PatchMeasures, RolloutRequest
@@ -145,7 +145,7 @@ async def at_work(world: World, handlers: Sequence[tuple[Stage, Any]]) -> AsyncI
         await asyncio.wait([learning])
 
 
-async def audited(world: World) -> AuditReport:
+async def audited(world: World) -> AuditResult:
     audit = Audit()
     for topic in (
         topics.OUTCOMES,
@@ -158,7 +158,7 @@ async def audited(world: World) -> AuditReport:
     ):
         for delivery in await read(world, topic):
             audit.apply(delivery)
-    return audit.report()
+    return audit.result()
 
 
 async def test_every_group_ends_once_though_stages_are_replaced_on_the_way(whole: World) -> None:

@@ -9,10 +9,10 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from gagar.audit.fold import Audit
-from gagar.audit.result import AuditReport
+from gagar.audit.result import AuditResult
+from gagar.audit.view import as_lines
 from gagar.cli import audit as command
-from gagar.cli.audit_view import as_lines
-from gagar.cli.since import since_time
+from gagar.cli.audit import since_time
 from gagar.config import Run
 from tests.builders import make_delivery, make_outcome, make_request, make_version
 
@@ -27,18 +27,18 @@ RECORDS = [
 ]
 
 
-def make_report(records: list[Any]) -> AuditReport:
+def make_report(records: list[Any]) -> AuditResult:
     audit = Audit()
     for record in records:
         audit.apply(make_delivery(record))
-    return audit.report()
+    return audit.result()
 
 
 def invoke(monkeypatch: pytest.MonkeyPatch, records: list[Any], *arguments: str) -> tuple[Result, list[tuple[float, bool]]]:
     """Runs the command over records; the answer's second part: since when, and whether groups in flight were allowed."""
     asked: list[tuple[float, bool]] = []
 
-    async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool = False) -> AuditReport:
+    async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool = False) -> AuditResult:
         asked.append((since, is_in_flight_allowed))
         return make_report(records)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gagar.audit.result import AuditReport
+from gagar.audit.result import AuditResult
 from gagar.cli.audit import run_audit
 from gagar.records import encode
 from gagar.stream.kafka.topic_plan import TopicState
@@ -51,7 +51,7 @@ class FakeAdmin:
         return {(name, 0): self._log.partitions[Partition(name.removeprefix("t."), 0)].start for name in asked}
 
 
-async def audited(monkeypatch: pytest.MonkeyPatch, taken: Mapping[str, int]) -> AuditReport:
+async def audited(monkeypatch: pytest.MonkeyPatch, taken: Mapping[str, int]) -> AuditResult:
     """A sound run, audited while retention takes the beginnings of some topics."""
     log = MemoryLog(topics.TOPICS, num_partitions=1)
     for delivery in laid_out(make_run()):

@@ -109,7 +109,7 @@ async def fake_audit(run: Run, *, is_in_flight_allowed: bool = False) -> Any:
     for topic, records in TOPICS.items():
         for record in records:
             audit.apply(make_delivery(record, topic))
-    return audit.report(is_in_flight_allowed=is_in_flight_allowed)
+    return audit.result(is_in_flight_allowed=is_in_flight_allowed)
 
 
 def make_screen(run_name: str = "try") -> Screen:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gagar.cli.history import read_history, topics_read, write_run_report
+from gagar.cli.report import read_history, topics_read, write_run_report
 from gagar.records import LogRef, Message, Trajectory, Verdict
 from gagar.report.examples import CLEAN, FAILED, KINDS, MAX_PATCH_CHARS, OUT_OF_SCOPE, Examples, kind_of, shortened
 from gagar.report.examples import NEEDLESS as NEEDLESS_KIND

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gagar.records import Record
 from gagar.report.curves import DARK, LIGHT, draw_pictures
-from gagar.report.examples import FAILED, Example
+from gagar.report.examples import FAILED, ShownAttempt
 from gagar.report.page import ReportData, Tile, render_page, tiles, toml_text, write_report
 from gagar.report.progress import Progress, Snapshot
 from gagar.report.summary import summarize
@@ -41,9 +41,9 @@ def full_run() -> list[Record]:
     return [*records, *evaluations, make_outcome("t-9", "dropped", reason="all_failed")]
 
 
-def make_example(**fields: Any) -> Example:
+def make_example(**fields: Any) -> ShownAttempt:
     defaults = {"kind": FAILED, "when": "first", "task_id": "sum", "version": 3, "statement": "Add.", "patch": "+x\n-y\n"}
-    return Example(**{**defaults, "reason": "", "tests": "1 of 2", "num_sampled_tokens": 9, **fields})
+    return ShownAttempt(**{**defaults, "reason": "", "tests": "1 of 2", "num_sampled_tokens": 9, **fields})
 
 
 def make_data(snapshot: Snapshot, **fields: Any) -> ReportData:

@@ -37,7 +37,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Records:
         for name, some in records.items():
             for record in some:
                 fold.apply(make_delivery(record, name))
-        return fold.report(is_in_flight_allowed=True)
+        return fold.result(is_in_flight_allowed=True)
 
     monkeypatch.setattr("gagar.stream.kafka.client.scan", scan)
     monkeypatch.setattr("gagar.cli.audit.run_audit", audit)

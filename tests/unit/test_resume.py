@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagar.audit.fold import Audit
-from gagar.audit.result import AuditReport
+from gagar.audit.result import AuditResult
 from gagar.groups.admission import Admission, AdmissionLimits, Cursor
 from gagar.groups.lineage import Lineage
 from gagar.records import GroupAdvantages, Outcome, RolloutRequest, encode
@@ -145,16 +145,16 @@ def check_lineage(lives: Lives, surviving: list[Outcome]) -> None:
     assert counted == surviving
 
 
-def audited(lives: Lives) -> AuditReport:
+def audited(lives: Lives) -> AuditResult:
     """Everything but the requests first, as `gagar audit` reads it."""
     audit = Audit()
     records: list[Any] = [*lives.pipeline.records, *lives.pipeline.advantages]
     for record in sorted(records, key=lambda record: isinstance(record, RolloutRequest)):
         audit.apply(make_delivery(record))
-    return audit.report(is_in_flight_allowed=True)
+    return audit.result(is_in_flight_allowed=True)
 
 
-def check_audit(report: AuditReport, lives: Lives, surviving: list[Outcome]) -> None:
+def check_audit(report: AuditResult, lives: Lives, surviving: list[Outcome]) -> None:
     in_flight = set(lives.pipeline.requested) - {outcome.group_id for outcome in surviving}
     assert report.findings == []
     assert max(Counter(outcome.group_id for outcome in surviving).values(), default=0) <= 1

@@ -75,7 +75,7 @@ async def test_a_sandbox_that_is_not_open_makes_no_workspace() -> None:
 
 
 def test_the_limits_are_the_same_inside() -> None:
-    assert Limits.__struct_fields__ == tuple(field.name for field in dataclasses.fields(processes.Limits))
+    assert Limits.__struct_fields__ == tuple(field.name for field in dataclasses.fields(processes.ChildLimits))
 
 
 def test_what_is_made_up_can_be_read_from_its_start() -> None:

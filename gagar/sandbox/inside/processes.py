@@ -24,7 +24,7 @@ PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ChildLimits:
     """What one workspace may use. Memory counts for each process and for all of them together."""
 
     memory_bytes: int
@@ -73,7 +73,7 @@ class _Kept:
         return bytes(self.head) + gap + bytes(self.tail)
 
 
-def run_child(start: Callable[[], None], timeout_s: float, limits: Limits, *, has_report: bool = False) -> Ended:
+def run_child(start: Callable[[], None], timeout_s: float, limits: ChildLimits, *, has_report: bool = False) -> Ended:
     """Forks; `start` runs in the child, without rights, on /dev/null and pipes. Whatever it raises is the caller's in the
     child."""
     deadline = time.monotonic() + timeout_s
@@ -107,7 +107,7 @@ def run_child(start: Callable[[], None], timeout_s: float, limits: Limits, *, ha
     )
 
 
-def _give_up_everything(output: int, report: int, timeout_s: float, limits: Limits) -> None:
+def _give_up_everything(output: int, report: int, timeout_s: float, limits: ChildLimits) -> None:
     linux.set_dumpable(True)  # else its own /proc belongs to root
     os.setsid()
     null = os.open("/dev/null", os.O_RDONLY)
@@ -132,7 +132,7 @@ def _give_up_everything(output: int, report: int, timeout_s: float, limits: Limi
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-def _watch(child: int, kept: dict[int, _Kept], deadline: float, limits: Limits) -> bool:
+def _watch(child: int, kept: dict[int, _Kept], deadline: float, limits: ChildLimits) -> bool:
     """Reads until the child has ended or must be killed; whether the time was up."""
     poll = select.poll()
     ended = os.pidfd_open(child)

@@ -15,7 +15,7 @@ import socket
 import sys
 
 from gagar.sandbox.inside import linux
-from gagar.sandbox.inside.processes import Limits
+from gagar.sandbox.inside.processes import ChildLimits
 from gagar.sandbox.inside.workspace import ROOT, serve_workspace
 
 USER = 1000
@@ -27,7 +27,7 @@ OUTSIDE_USER = 64117
 class Server:
     """Forks and ends workspaces."""
 
-    def __init__(self, control: int, limits: Limits) -> None:
+    def __init__(self, control: int, limits: ChildLimits) -> None:
         self.limits = limits
         self.control = socket.socket(fileno=control)
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -105,7 +105,7 @@ def enter_namespaces() -> None:
 
 def main() -> None:
     """Arguments: the control descriptor, the limits as JSON. Serves until the control socket closes."""
-    control, limits = int(sys.argv[1]), Limits(**json.loads(sys.argv[2]))
+    control, limits = int(sys.argv[1]), ChildLimits(**json.loads(sys.argv[2]))
     enter_namespaces()
     os.chdir(ROOT)
     # Late: to start this session is what takes long, and the namespaces are to be in place before.

@@ -13,7 +13,7 @@ from typing import Any
 
 from gagar.sandbox.inside import frames, linux
 from gagar.sandbox.inside.dead_code import count_needless
-from gagar.sandbox.inside.processes import REPORT, Limits, run_bash, run_child
+from gagar.sandbox.inside.processes import REPORT, ChildLimits, run_bash, run_child
 
 ROOT = "/workspace"
 MEMORY_MOUNTS = (ROOT, "/tmp", "/dev/shm")
@@ -31,12 +31,12 @@ class TestProcess(BaseException):
         self.request = request
 
 
-def serve_workspace(stream: int, limits: Limits) -> None:
+def serve_workspace(stream: int, limits: ChildLimits) -> None:
     """Turns this process into a workspace; does not return. Raises TestProcess in a child that runs tests."""
     try:
         _enter(stream, limits)
         requests = socket.socket(fileno=stream)
-        workspace = Workspace(limits)
+        workspace = WorkspaceServer(limits)
         while (request := frames.receive(requests)) is not None:
             frames.send(requests, workspace.answer(request))
     except OSError as error:
@@ -44,7 +44,7 @@ def serve_workspace(stream: int, limits: Limits) -> None:
     os._exit(0)
 
 
-def _enter(stream: int, limits: Limits) -> None:
+def _enter(stream: int, limits: ChildLimits) -> None:
     os.closerange(3, stream)
     os.closerange(stream + 1, 1 << 20)
     linux.set_dumpable(True)
@@ -63,10 +63,10 @@ def _enter(stream: int, limits: Limits) -> None:
     os.chdir(ROOT)
 
 
-class Workspace:
+class WorkspaceServer:
     """The requests, by name."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ChildLimits) -> None:
         self.limits = limits
         self.answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "write": self._write,

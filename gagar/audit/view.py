@@ -1,0 +1,55 @@
+"""How `gagar audit` tells its result: lines for people, one object for programs."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from gagar.audit.result import AuditResult
+
+
+def as_object(result: AuditResult) -> dict[str, Any]:
+    """The result as one JSON object."""
+    rounds = {
+        str(step): {**msgspec.structs.asdict(stats), "pass_rate": stats.pass_rate, "clean_share": stats.clean_share}
+        for step, stats in result.rounds.items()
+    }
+    return {"is_clean": result.is_clean, **msgspec.structs.asdict(result), "rounds": rounds}
+
+
+def as_lines(result: AuditResult) -> Iterator[str]:
+    """The result for people."""
+    yield from _groups(result)
+    yield f"references {result.num_references} checked, {result.num_followed} of them followed"
+    if result.num_retired_references:
+        yield f"           {result.num_retired_references} to records that retention has taken"
+    if result.num_dead_letters:
+        yield f"dead       {result.num_dead_letters} dead letters"
+    for step, stats in result.rounds.items():
+        shares = f"pass rate {stats.pass_rate:.3f}, clean {stats.clean_share:.3f}"
+        yield f"round at step {step}: {stats.num_valid}/{stats.num_attempts} valid attempts, {shares}"
+    yield from (f"finding: {text}" for text in result.findings)
+    yield "clean" if result.is_clean else f"not clean: {sum(result.broken.values())} findings"
+
+
+def _groups(result: AuditResult) -> Iterator[str]:
+    if result.since:
+        yield f"since      {datetime.fromtimestamp(result.since, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    yield f"requested  {result.num_requested}"
+    yield f"trained    {result.num_trained}"
+    yield f"advantages {result.num_capped} groups capped, {result.num_fallback} kept as GRPO gives them"
+    yield f"evaluated  {result.num_evaluated}"
+    yield f"dropped    {result.num_dropped}{_by(result.dropped)}"
+    yield f"in flight  {result.num_in_flight}"
+    if result.overdue:
+        yield f"overdue    {sum(result.overdue.values())}{_by(result.overdue)}"
+    if result.num_superseded:
+        yield f"superseded {result.num_superseded} outcomes of steps that the learner went back on"
+    if result.num_retired:
+        yield f"retired    {result.num_retired} groups of which retention has taken requests"
+
+
+def _by(counts: dict[str, int]) -> str:
+    """Example: ` (all_failed 3, stale 1)`."""
+    return f" ({', '.join(f'{name} {count}' for name, count in counts.items())})" if counts else ""
