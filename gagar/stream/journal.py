@@ -16,7 +16,7 @@ from gagar.stream.handlers import Delivery, Output, References
 from gagar.stream.lanes.committing import RefusedUnitError, transact
 from gagar.stream.lanes.reading import report_missing
 from gagar.stream.lanes.units import Unit
-from gagar.stream.limits import Counters, DeadLetterLimits, Policy
+from gagar.stream.limits import Counters, DeadLetterLimits, RuntimeLimits
 from gagar.stream.loop_monitor import LoopMonitor
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.readers.scans import scan_transport
@@ -62,21 +62,21 @@ class Journal(Protocol):
 class LogJournal:
     """`Journal` over a transport. Not for several tasks at once but for `references`."""
 
-    def __init__(self, stage: Stage, transport: Transport, dead_letters: Topic, policy: Policy | None = None) -> None:
+    def __init__(self, stage: Stage, transport: Transport, dead_letters: Topic, limits: RuntimeLimits | None = None) -> None:
         self.references: References
         self.counters = Counters()
         self._stage = stage
         self._transport = transport
         self._router = Router(stage, dead_letters)
-        self._policy = policy or Policy()
-        self._limits = DeadLetterLimits(stage.name, self._policy)
+        self._limits = limits or RuntimeLimits()
+        self._dead_letter_limits = DeadLetterLimits(stage.name, self._limits)
         self._monitor = LoopMonitor(stage.name, self.counters)
         self._log_references = LogReferences(transport, stage.references)
         self.references = self._log_references
         self._producer: Producer | None = None
         self._reader: Reader | None = None
         self._positions: dict[int, int] = {}
-        self._silence = Silence(f"journal of {stage.name}", self._policy.silence_s)
+        self._silence = Silence(f"journal of {stage.name}", self._limits.silence_s)
         self._is_reader_lost = False
         self._dead_letters = dead_letters
         self._dead: set[LogRef] = set()
@@ -171,13 +171,13 @@ class LogJournal:
         log.warning("record dead-lettered stage=%s record=%s error=%s", self._stage.name, raw.ref, error)
         await self._transact(self._router.dead_unit(raw, str(error)), {})
         self.counters.dead_letters += 1
-        self._limits.note(True)
+        self._dead_letter_limits.note(True)
 
     async def _transact(self, unit: Unit, offsets: Mapping[Partition, Committed]) -> None:
         if self._producer is None:
             raise UnavailableError(f"journal of {self._stage.name}: expected a producer, got none since it failed; start again")
         try:
-            await transact(self._producer, self._router, [unit], self._stage.name, offsets, self._policy.transaction_timeout_s)
+            await transact(self._producer, self._router, [unit], self._stage.name, offsets, self._limits.transaction_timeout_s)
         except BaseException as error:
             producer, self._producer = self._producer, None
             await producer.close()
@@ -185,8 +185,8 @@ class LogJournal:
                 raise GagarError(f"stage {self._stage.name}: expected outputs that the log takes, got {error}") from error
             raise
         self.counters.transactions += 1
-        self._limits.note(False)
-        await asyncio.sleep(self._policy.commit_gap_s)
+        self._dead_letter_limits.note(False)
+        await asyncio.sleep(self._limits.commit_gap_s)
 
     async def _skip_missing(self, error: OutOfRangeError) -> None:
         if error.offset > error.end:

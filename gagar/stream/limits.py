@@ -11,7 +11,7 @@ from gagar.errors import GagarError
 log = logging.getLogger(__name__)
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds and times of a stage's runtime; the defaults serve, tests shorten them."""
 
     window: int = 64
@@ -83,7 +83,7 @@ class Counters(msgspec.Struct, kw_only=True):
         return " ".join(f"{name}={int(getattr(self, name))}" for name in self.__struct_fields__)
 
 
-async def report(stage: str, counters: Counters, every_s: float = 10.0) -> None:
+async def log_counts(stage: str, counters: Counters, every_s: float = 10.0) -> None:
     """Logs the counters whenever they have changed."""
     last = Counters().line()
     while True:
@@ -97,9 +97,9 @@ async def report(stage: str, counters: Counters, every_s: float = 10.0) -> None:
 class DeadLetterLimits:
     """Stops a stage that dead-letters too much: a bad deployment must not drain a topic."""
 
-    def __init__(self, stage: str, policy: Policy) -> None:
+    def __init__(self, stage: str, limits: RuntimeLimits) -> None:
         self._stage = stage
-        self._policy = policy
+        self._limits = limits
         self._run = 0
         self._recent: list[bool] = []
 
@@ -107,13 +107,13 @@ class DeadLetterLimits:
         """Counts a committed unit; raises GagarError at a limit."""
         self._run = self._run + 1 if is_dead else 0
         self._recent.append(is_dead)
-        if len(self._recent) > self._policy.dead_share_of:
+        if len(self._recent) > self._limits.dead_share_of:
             del self._recent[0]
         num_dead = sum(self._recent) if is_dead else 0
-        is_share = len(self._recent) == self._policy.dead_share_of and num_dead > self._policy.dead_share * len(self._recent)
-        if self._run > self._policy.max_dead_run or is_share:
+        is_share = len(self._recent) == self._limits.dead_share_of and num_dead > self._limits.dead_share * len(self._recent)
+        if self._run > self._limits.max_dead_run or is_share:
             raise GagarError(
-                f"stage {self._stage}: expected at most {self._policy.max_dead_run} dead letters in a row and "
-                f"{self._policy.dead_share:.0%} of {self._policy.dead_share_of}, got {self._run} in a row and {num_dead}; "
+                f"stage {self._stage}: expected at most {self._limits.max_dead_run} dead letters in a row and "
+                f"{self._limits.dead_share:.0%} of {self._limits.dead_share_of}, got {self._run} in a row and {num_dead}; "
                 "read the errors in dead-letters, mend the stage, start it again"
             )

@@ -13,9 +13,9 @@ from gagar.stream.handlers import Effect, Reducer
 from gagar.stream.lanes.budget import Budget, Held
 from gagar.stream.lanes.lane import Lane, LaneContext
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
-from gagar.stream.lanes.retry import Attempts
+from gagar.stream.lanes.retry import Retry
 from gagar.stream.lanes.work import HandlerWork, Work
-from gagar.stream.limits import Counters, DeadLetterLimits, Policy, report
+from gagar.stream.limits import Counters, RuntimeLimits, log_counts
 from gagar.stream.loop_monitor import LoopMonitor
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.readers.tables import TableFollower
@@ -36,21 +36,20 @@ class StageRuntime:
         handler: Effect | Reducer[Any],
         transport: Transport,
         dead_letters: Topic,
-        policy: Policy | None = None,
+        limits: RuntimeLimits | None = None,
     ) -> None:
         self.counters = Counters()
         self.lanes: dict[int, Lane] = {}
         self._stage = stage
         self._handler = handler
         self._transport = transport
-        self._policy = policy or Policy()
+        self._limits = limits or RuntimeLimits()
         self._router = Router(stage, dead_letters)
-        self._attempts = Attempts(stage.name, self._router, self._policy, self.counters)
-        limits = DeadLetterLimits(stage.name, self._policy)
-        self._budget = Budget(Held(self._policy.max_input_bytes, self._policy.max_output_bytes), self.lanes)
-        self._context = LaneContext(stage, transport, self._router, self._policy, self.counters, limits, self._budget)
+        self._retry = Retry(stage.name, self._router, self._limits, self.counters)
+        self._budget = Budget(Held(self._limits.max_input_bytes, self._limits.max_output_bytes), self.lanes)
+        self._context = LaneContext(stage, transport, self._router, self._limits, self.counters, self._budget)
         self._membership: Membership | None = None
-        self._tables = TableFollower(stage.name, transport, stage.tables, handler.observe, self._policy)
+        self._tables = TableFollower(stage.name, transport, stage.tables, handler.observe, self._limits)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._broken: asyncio.Future[None] | None = None
         self._is_stopping = False
@@ -74,7 +73,7 @@ class StageRuntime:
     async def on_revoked(self) -> None:
         """Owner: commits what is finished, as far as that is quickly done."""
         lanes = list(self.lanes.values())
-        if not await bounded(gathered([lane.flush() for lane in lanes]), self._policy.revoke_s):
+        if not await bounded(gathered([lane.flush() for lane in lanes]), self._limits.revoke_s):
             log.warning("rebalance before everything finished was committed stage=%s", self._stage.name)
 
     def on_assigned(self, numbers: frozenset[int]) -> None:
@@ -96,7 +95,7 @@ class StageRuntime:
         membership = self._transport.join(self._stage.name, self._stage.inputs, self)
         self._membership = membership
         try:
-            counting = report(self._stage.name, self.counters)
+            counting = log_counts(self._stage.name, self.counters)
             await until(stop, together(membership.run(), self._watch(), self._tables.follow(), counting))
             await self._drain()
         finally:
@@ -104,7 +103,7 @@ class StageRuntime:
             for number in list(self.lanes):
                 self._abandon(number)
             ends = [*self._tasks.values(), membership.close()]
-            if not await bounded(gathered(ends), self._policy.close_s):
+            if not await bounded(gathered(ends), self._limits.close_s):
                 log.warning("stopped before all connections had closed stage=%s", self._stage.name)
 
     def _start(self, number: int) -> None:
@@ -144,20 +143,20 @@ class StageRuntime:
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.stop_reading()
-        if not await bounded(gathered([lane.drain() for lane in lanes]), self._policy.drain_s):
+        if not await bounded(gathered([lane.drain() for lane in lanes]), self._limits.drain_s):
             log.warning("stopped before all work had ended stage=%s", self._stage.name)
 
     async def _close(self, references: LogReferences) -> None:
-        if self._is_open and not await bounded(self._handler.close(), self._policy.close_s):
+        if self._is_open and not await bounded(self._handler.close(), self._limits.close_s):
             log.warning("handler did not close in time stage=%s", self._stage.name)
         await bounded(gathered((references.close(), self._tables.close())), 1.0)
         log.info("stage ended stage=%s %s", self._stage.name, self.counters.line())
 
     def _make_work(self, lane: Lane) -> Work:
-        name, attempts, policy, counters = self._stage.name, self._attempts, self._policy, self.counters
+        name, retry, limits, counters = self._stage.name, self._retry, self._limits, self.counters
         if isinstance(self._handler, Effect):
-            return HandlerWork(name, lane, self._handler.handle, attempts, policy, self._budget)
-        return ReducerWork(name, lane, self._handler, attempts, self._router, policy, counters, self._budget, StreamTime())
+            return HandlerWork(name, lane, self._handler.handle, retry, limits, self._budget)
+        return ReducerWork(name, lane, self._handler, retry, self._router, limits, counters, self._budget, StreamTime())
 
 
 async def check_topics(transport: Transport, stage: Stage, router: Router) -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from gagar.groups.lineage import Lineage
 from gagar.records import Outcome, PolicyVersion, Record
 from gagar.stream.kafka.client import KafkaTransport
-from gagar.stream.limits import Policy
+from gagar.stream.limits import RuntimeLimits
 from gagar.stream.readers.tables import TableFollower
 from topology.topics import OUTCOMES, POLICY_VERSIONS
 
@@ -42,7 +42,7 @@ async def watching(servers: str, name: str) -> AsyncIterator[Progress]:
     progress = Progress()
     transport = KafkaTransport(servers, name)
     await transport.open()
-    tables = TableFollower("chaos", transport, [OUTCOMES, POLICY_VERSIONS], progress.observe, Policy())
+    tables = TableFollower("chaos", transport, [OUTCOMES, POLICY_VERSIONS], progress.observe, RuntimeLimits())
 
     async def follow() -> None:
         await tables.load()

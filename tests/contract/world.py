@@ -11,7 +11,7 @@ from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TasksTable, Tra
 from gagar.records import LogRef, Record, encode
 from gagar.stream.handlers import Delivery
 from gagar.stream.lanes.sourcing import SourceRuntime
-from gagar.stream.limits import Policy
+from gagar.stream.limits import RuntimeLimits
 from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.routing import key_of
@@ -33,7 +33,7 @@ DEAD_LETTERS = Topic(name="dead-letters", record=records.DeadLetter, kept="by ti
 TOPICS = (REQUESTS, VERDICTS, TRAJECTORIES, TOKENS, OUTCOMES, VERSIONS, DEAD_LETTERS)
 NUM_PARTITIONS = 4
 
-FAST = Policy(backoff_s=0.02, max_backoff_s=0.5, drain_s=0.5, close_s=2.0, revoke_s=1.0, tick_s=0.05, commit_gap_s=0.005)
+FAST = RuntimeLimits(backoff_s=0.02, max_backoff_s=0.5, drain_s=0.5, close_s=2.0, revoke_s=1.0, tick_s=0.05, commit_gap_s=0.005)
 
 
 class World(Protocol):
@@ -164,10 +164,10 @@ async def read(world: World, topic: Topic) -> list[Delivery[Any]]:
 class Process:
     """A stage at work in this process, stopped in good order by `stop` or at the end of the `with`."""
 
-    def __init__(self, world: World, stage: Stage, handler: Any, policy: Policy = FAST) -> None:
+    def __init__(self, world: World, stage: Stage, handler: Any, limits: RuntimeLimits = FAST) -> None:
         self.transport = world.transport()
         kind = SourceRuntime if stage.kind == "source" else StageRuntime
-        self.runtime: Any = kind(stage, handler, self.transport, DEAD_LETTERS, policy)
+        self.runtime: Any = kind(stage, handler, self.transport, DEAD_LETTERS, limits)
         self.stopping = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 

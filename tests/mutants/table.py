@@ -150,8 +150,8 @@ MUTANTS = (
     Mutant(
         "what has finished is committed before the group is divided anew",
         "gagar/stream/runtime.py",
-        "        if not await bounded(gathered([lane.flush() for lane in lanes]), self._policy.revoke_s):\n",
-        "        if not lanes and self._policy.revoke_s < 0:\n",
+        "        if not await bounded(gathered([lane.flush() for lane in lanes]), self._limits.revoke_s):\n",
+        "        if not lanes and self._limits.revoke_s < 0:\n",
     ),
     Mutant(
         "handlers of a number that comes back go on",
@@ -222,7 +222,7 @@ MUTANTS = (
     Mutant(
         "too many dead letters stop a stage",
         "gagar/stream/limits.py",
-        "        if self._run > self._policy.max_dead_run or is_share:\n",
+        "        if self._run > self._limits.max_dead_run or is_share:\n",
         "        if False:\n",
     ),
     Mutant(

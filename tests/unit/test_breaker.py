@@ -4,14 +4,14 @@ import asyncio
 
 from gagar.errors import UnavailableError
 from gagar.stream.lanes.breaker import Breaker
-from gagar.stream.limits import Counters, Policy
+from gagar.stream.limits import Counters, RuntimeLimits
 
 OUTAGE = UnavailableError("engine: expected to run, got nothing")
-POLICY = Policy(backoff_s=0.0, breaker_threshold=3)
+LIMITS = RuntimeLimits(backoff_s=0.0, breaker_threshold=3)
 
 
 def make_breaker(counters: Counters | None = None) -> Breaker:
-    return Breaker("stage", POLICY, counters or Counters())
+    return Breaker("stage", LIMITS, counters or Counters())
 
 
 async def test_outages_in_a_row_open_it_and_a_success_closes_it() -> None:

@@ -6,7 +6,7 @@ from itertools import groupby
 import pytest
 
 from gagar.records import PatchMeasures, VerdictStatus
-from gagar.stream.limits import Policy
+from gagar.stream.limits import RuntimeLimits
 from tests.chaos.fate import EARLY_SHARE, KINDS, MIN_GROUPS, PER_KIND, End, Fate, Fates, Kind, Letter, Member, Poison
 
 NO_POISON = None
@@ -62,7 +62,7 @@ def rejections(stage: str, fates: Fates) -> list[bool]:
 
 @pytest.mark.parametrize(("num_groups", "per_kind"), [(MIN_GROUPS, 2), (1000, 2), (1500, 3), (10_000, 20)])
 def test_poison_grows_with_a_long_run_and_stops_no_stage(num_groups: int, per_kind: int) -> None:
-    policy = Policy()
+    policy = RuntimeLimits()
     for seed in (1, 2, 3):
         fates = Fates(seed, num_groups)
         assert Counter(map(str, fates.kinds.values())) == {str(kind): per_kind for kind in KINDS}

@@ -46,7 +46,7 @@ NUM_REQUESTS = 5
 NUM_UNITS = 3
 GROUPS = [f"t-{number:06d}" for number in range(5)]
 NUM_PARTITIONS = 2
-POLICY = msgspec.structs.replace(FAST, max_units=2)
+LIMITS = msgspec.structs.replace(FAST, max_units=2)
 """Several transactions in each partition."""
 LIMIT_S = 60.0
 """Of simulated time."""
@@ -100,9 +100,9 @@ ELSEWHERE = {
     # A stop, planned or by an error.
     *("Lane.drain", "Lane.flush", "SourceRuntime.run", "SourceRuntime._close", "SourceRuntime._act: self._committed_cursor()"),
     # Nothing is due; a partition is not owned; a record is huge; records are gone.
-    "SourceRuntime._produce: bounded(self._tables.changed.wait(), self._policy.tick_s)",
-    "SourceRuntime._start_producer: asyncio.sleep(self._policy.backoff(1))",
-    "Lane._take_over: asyncio.sleep(self._policy.backoff(1))",
+    "SourceRuntime._produce: bounded(self._tables.changed.wait(), self._limits.tick_s)",
+    "SourceRuntime._start_producer: asyncio.sleep(self._limits.backoff(1))",
+    "Lane._take_over: asyncio.sleep(self._limits.backoff(1))",
     "Lane._read: self._work.take(raw)",
     *("LaneReader._fetch: self._skip_missing(error)", "LaneReader._skip_missing"),
 }
@@ -122,7 +122,7 @@ def is_done(world: MemoryWorld, stage: Stage) -> bool:
 
 async def live(case: Case, world: MemoryWorld, mortal: Mortal) -> None:
     """One life of a process: to its death or to the end of the work."""
-    process = Process(world, case.stage, case.make_handler(), POLICY)
+    process = Process(world, case.stage, case.make_handler(), LIMITS)
     mortal.transport = process.transport  # type: ignore[assignment]
     random.seed(0)
     async with asyncio.timeout(LIMIT_S):

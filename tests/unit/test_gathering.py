@@ -15,9 +15,9 @@ from gagar.records import Group, Outcome, RolloutRequest, Verdict, VerdictStatus
 from gagar.stream.lanes.budget import Budget, Held
 from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
-from gagar.stream.lanes.retry import Attempts
+from gagar.stream.lanes.retry import Retry
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
-from gagar.stream.limits import Counters, Policy
+from gagar.stream.limits import Counters, RuntimeLimits
 from gagar.stream.routing import Router
 from gagar.stream.transport import Partition, RawRecord
 from tests.builders import make_ref, make_request, make_verdict
@@ -38,11 +38,11 @@ class ModelLane:
         self, logs: dict[Partition, Log], committed: dict[Partition, tuple[int, str]], wall: Callable[[], float]
     ) -> None:
         self.logs = logs
-        policy, counters, router = Policy(), Counters(), Router(GATHERER, topics.DEAD_LETTERS)
+        limits, counters, router = RuntimeLimits(), Counters(), Router(GATHERER, topics.DEAD_LETTERS)
         self.queue = UnitQueue()
-        attempts = Attempts("gatherer", router, policy, counters)
+        retry = Retry("gatherer", router, limits, counters)
         budget, clock = Budget(Held(1 << 40, 1 << 40), {}), StreamTime(wall)
-        self.work = ReducerWork("gatherer", self, Gather(GRACE_S), attempts, router, policy, counters, budget, clock)
+        self.work = ReducerWork("gatherer", self, Gather(GRACE_S), retry, router, limits, counters, budget, clock)
         self.take_over(committed)
 
     def take_over(self, committed: dict[Partition, tuple[int, str]]) -> None:

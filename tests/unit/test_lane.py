@@ -187,8 +187,8 @@ async def test_a_producer_that_hangs_is_given_up_after_its_time(monkeypatch: pyt
         await original(self, *args)
 
     monkeypatch.setattr(MemoryProducer, "commit", commit)
-    policy = msgspec.structs.replace(FAST, transaction_timeout_s=0.5)
-    async with Process(world, STAGE, Attempting(), policy) as process:
+    limits = msgspec.structs.replace(FAST, transaction_timeout_s=0.5)
+    async with Process(world, STAGE, Attempting(), limits) as process:
         await process.until_finished(NUM)
     assert process.runtime.counters.takeovers == 5
     await check(world)
@@ -214,8 +214,8 @@ async def test_outputs_that_wait_for_their_commit_are_bounded_in_bytes_and_a_lar
     await write(world, requests())
     monkeypatch.setattr(MemoryProducer, "commit", commit)
     handler = Heavy()
-    policy = msgspec.structs.replace(FAST, max_output_bytes=1000)
-    async with Process(world, STAGE, handler, policy) as process:
+    limits = msgspec.structs.replace(FAST, max_output_bytes=1000)
+    async with Process(world, STAGE, handler, limits) as process:
         await process.until_finished(NUM)
     assert 1_300_000 < most < 4 * 1_301_000, "one of 1.3 MB for each of four lanes, however small the budget"
 

@@ -9,7 +9,7 @@ from gagar.errors import GagarError, UnavailableError
 from gagar.records import RolloutRequest
 from gagar.stream.lanes.frontier import SPAN_LIMIT, Frontier
 from gagar.stream.lanes.reading import LaneReader
-from gagar.stream.limits import Counters, Policy
+from gagar.stream.limits import Counters, RuntimeLimits
 from gagar.stream.spec import Kept, Topic
 from gagar.stream.transport import OutOfRangeError, Partition, RawRecord
 
@@ -60,10 +60,10 @@ async def start(
     *,
     kept: Kept = "by time",
     counters: Counters | None = None,
-    **policy: Any,
+    **limits: Any,
 ) -> tuple[LaneReader, Frontier]:
     topic = Topic(name=AT.topic, record=RolloutRequest, kept=kept)
-    reader = LaneReader("lane", fake, [topic], msgspec.structs.replace(Policy(), **policy), counters or Counters())
+    reader = LaneReader("lane", fake, [topic], msgspec.structs.replace(RuntimeLimits(), **limits), counters or Counters())
     frontier = frontier or Frontier()
     await reader.start(AT, frontier)
     return reader, frontier

@@ -10,9 +10,9 @@ from gagar.records import LogRef, Outcome, encode
 from gagar.stream.handlers import Delivery, Reduced, Reducer
 from gagar.stream.lanes.budget import Budget, Held
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
-from gagar.stream.lanes.retry import Attempts
+from gagar.stream.lanes.retry import Retry
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
-from gagar.stream.limits import Counters, Policy
+from gagar.stream.limits import Counters, RuntimeLimits
 from gagar.stream.routing import Router
 from gagar.stream.transport import Partition, RawRecord
 from tests.builders import make_request
@@ -73,11 +73,11 @@ class Scripted(Reducer[Any]):
 
 
 def make_work(reducer: Any, wall: Callable[[], float] = lambda: 100.0) -> tuple[ReducerWork, FakeLane]:
-    lane, policy, counters = FakeLane(), Policy(), Counters()
+    lane, limits, counters = FakeLane(), RuntimeLimits(), Counters()
     router = Router(STAGE, DEAD_LETTERS)
-    attempts = Attempts("stage", router, policy, counters)
+    retry = Retry("stage", router, limits, counters)
     return ReducerWork(
-        "stage", lane, reducer, attempts, router, policy, counters, Budget(Held(1 << 20, 1 << 20), {}), StreamTime(wall)
+        "stage", lane, reducer, retry, router, limits, counters, Budget(Held(1 << 20, 1 << 20), {}), StreamTime(wall)
     ), lane
 
 

@@ -20,7 +20,7 @@ from gagar.groups.admission import Admission, AdmissionLimits, Cursor
 from gagar.groups.lineage import Lineage
 from gagar.records import GroupAdvantages, Outcome, RolloutRequest, encode
 from gagar.stream.journal import Journal, LogJournal
-from gagar.stream.limits import Policy
+from gagar.stream.limits import RuntimeLimits
 from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.transport import Send
@@ -95,7 +95,7 @@ def make_lives(plan: Plan, memory: MemoryLog | None = None, **training: int) -> 
     def open_journal() -> Journal:
         if memory is None:
             return FakeJournal(log)
-        return LogJournal(LEARNER, MemoryTransport(memory), topics.DEAD_LETTERS, Policy(commit_gap_s=0.0))
+        return LogJournal(LEARNER, MemoryTransport(memory), topics.DEAD_LETTERS, RuntimeLimits(commit_gap_s=0.0))
 
     lives = Lives(learner, Pipeline(sampler, plan, write), open_journal)
     try:

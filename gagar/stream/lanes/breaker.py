@@ -7,7 +7,7 @@ delivery begins, and of those that wait one at a time probes; the first that mee
 import asyncio
 import logging
 
-from gagar.stream.limits import Counters, Policy
+from gagar.stream.limits import Counters, RuntimeLimits
 
 log = logging.getLogger(__name__)
 
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 class Breaker:
     """Shared by all handlers of a stage."""
 
-    def __init__(self, stage: str, policy: Policy, counters: Counters) -> None:
+    def __init__(self, stage: str, limits: RuntimeLimits, counters: Counters) -> None:
         self._stage = stage
-        self._policy = policy
+        self._limits = limits
         self._counters = counters
         self._failures = 0
         self._closed = asyncio.Event()
@@ -38,7 +38,7 @@ class Breaker:
         True: the caller holds the probe's place, and `release` must follow.
         """
         if num_failures:
-            await asyncio.sleep(self._policy.backoff(num_failures))
+            await asyncio.sleep(self._limits.backoff(num_failures))
         if not self.is_open:
             return False
         await self._turn.acquire()
@@ -56,7 +56,7 @@ class Breaker:
         self._failures += 1
         self._counters.retries += 1
         log.warning("handler unavailable stage=%s record=%s failures=%d error=%s", self._stage, what, self._failures, error)
-        if self._failures >= self._policy.breaker_threshold and not self.is_open:
+        if self._failures >= self._limits.breaker_threshold and not self.is_open:
             self._closed.clear()
             self._counters.breaker_open = True
             log.error("breaker opened stage=%s failures=%d error=%s", self._stage, self._failures, error)

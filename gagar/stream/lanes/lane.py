@@ -19,7 +19,7 @@ from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.reading import LaneReader
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
 from gagar.stream.lanes.work import Work
-from gagar.stream.limits import Counters, DeadLetterLimits, Policy
+from gagar.stream.limits import Counters, DeadLetterLimits, RuntimeLimits
 from gagar.stream.routing import Router
 from gagar.stream.spec import Stage
 from gagar.stream.together import gathered, together
@@ -39,17 +39,16 @@ class LaneContext:
         stage: Stage,
         transport: Transport,
         router: Router,
-        policy: Policy,
+        limits: RuntimeLimits,
         counters: Counters,
-        limits: DeadLetterLimits,
         budget: Budget,
     ) -> None:
         self.stage = stage
         self.transport = transport
         self.router = router
-        self.policy = policy
-        self.counters = counters
         self.limits = limits
+        self.counters = counters
+        self.dead_letter_limits = DeadLetterLimits(stage.name, limits)
         self.budget = budget
 
 
@@ -64,7 +63,7 @@ class Lane:
         self._name = f"{context.stage.name}.{number}"
         self._membership = membership
         self._context = context
-        self._policy = context.policy
+        self._limits = context.limits
         self._partitions = [Partition(topic.name, number) for topic in context.stage.inputs]
         self._frontiers: dict[Partition, Frontier] = {}
         self._committed: dict[Partition, int] = {}
@@ -88,7 +87,7 @@ class Lane:
                 except (UnavailableError, FencedError) as error:
                     num_failures = 1 if self._num_committed > num_committed else num_failures + 1
                     log.warning("lane interrupted lane=%s failures=%d error=%s", self._name, num_failures, error)
-                await asyncio.sleep(self._policy.backoff(max(num_failures, 1)))
+                await asyncio.sleep(self._limits.backoff(max(num_failures, 1)))
         finally:
             await gathered((self._close(), self._work.wait_abandoned()))
 
@@ -140,12 +139,12 @@ class Lane:
         while True:
             if self.number in await self._membership.confirm():
                 break
-            await asyncio.sleep(self._policy.backoff(1))
+            await asyncio.sleep(self._limits.backoff(1))
         transport = self._context.transport
         self._producer = await transport.start_producer(self._name, self._context.router.outputs)
         committed = await self._membership.committed(self._partitions)
         reader = await transport.open_reader(self._partitions)
-        self._reader = LaneReader(self._name, reader, self._context.stage.inputs, self._policy, self._context.counters)
+        self._reader = LaneReader(self._name, reader, self._context.stage.inputs, self._limits, self._context.counters)
         positions = {at: frontier.next for at, frontier in self._frontiers.items()}
         self._frontiers = {at: Frontier.restore(start.offset, start.metadata) for at, start in committed.items()}
         self._committed = {at: start.offset for at, start in committed.items()}
@@ -186,11 +185,11 @@ class Lane:
         while True:
             await self.queue.wait_filled(IDLE_S)
             if await self._commit_next():
-                await asyncio.sleep(self._policy.commit_gap_s)
+                await asyncio.sleep(self._limits.commit_gap_s)
 
     async def _commit_next(self) -> bool:
         """Commits what is finished, if anything is; keeps none of it alive for longer."""
-        units = self.queue.take(self._policy.max_units, self._policy.max_transaction_bytes)
+        units = self.queue.take(self._limits.max_units, self._limits.max_transaction_bytes)
         if not units and not self._has_moved():
             return False
         await self._transact(units)
@@ -206,7 +205,7 @@ class Lane:
         offsets = {at: Committed(offset=offset, metadata=metadata) for at, (offset, metadata) in snapshots.items()}
         try:
             await transact(
-                self._producer, context.router, units, context.stage.name, offsets, self._policy.transaction_timeout_s
+                self._producer, context.router, units, context.stage.name, offsets, self._limits.transaction_timeout_s
             )
         except RefusedUnitError as error:
             self._give_back_refused(error)
@@ -244,7 +243,7 @@ class Lane:
             counters.finished += len(unit.inputs)
             counters.dead_letters += unit.kind == "dead"
             counters.late += unit.kind == "late"
-            self._context.limits.note(unit.kind == "dead")
+            self._context.dead_letter_limits.note(unit.kind == "dead")
 
     async def _watch(self) -> None:
         await asyncio.shield(self.failure)

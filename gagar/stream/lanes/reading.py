@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from gagar.errors import GagarError
 from gagar.stream.lanes.frontier import Frontier
-from gagar.stream.limits import Counters, Policy
+from gagar.stream.limits import Counters, RuntimeLimits
 from gagar.stream.readers.stall_watchdog import Silence, behind
 from gagar.stream.spec import Topic
 from gagar.stream.transport import OutOfRangeError, Partition, RawRecord, Reader
@@ -43,14 +43,14 @@ def report_missing(reader: str, topic: Topic, error: OutOfRangeError, num_missin
 class LaneReader:
     """One incarnation of a lane's reading: from a take-over to the next."""
 
-    def __init__(self, lane: str, reader: Reader, topics: Iterable[Topic], policy: Policy, counters: Counters) -> None:
+    def __init__(self, lane: str, reader: Reader, topics: Iterable[Topic], limits: RuntimeLimits, counters: Counters) -> None:
         self._lane = lane
         self._reader = reader
         self._topics = {topic.name: topic for topic in topics}
         self._counters = counters
         self._frontiers: dict[Partition, Frontier] = {}
         self._held_back: dict[Partition, deque[RawRecord]] = {}
-        self._silence = Silence(lane, policy.silence_s)
+        self._silence = Silence(lane, limits.silence_s)
 
     async def start(self, at: Partition, frontier: Frontier) -> None:
         """Reading begins after what the frontier knows as delivered."""

@@ -23,10 +23,10 @@ from gagar.records import LogRef
 from gagar.stream.guard import HandlerBugError, guarded
 from gagar.stream.handlers import Delivery, Reduced, Reducer
 from gagar.stream.lanes.budget import Budget
-from gagar.stream.lanes.retry import Attempts
+from gagar.stream.lanes.retry import Retry
 from gagar.stream.lanes.units import Spot, Unit
 from gagar.stream.lanes.work import LaneView
-from gagar.stream.limits import Counters, Policy
+from gagar.stream.limits import Counters, RuntimeLimits
 from gagar.stream.routing import Router
 from gagar.stream.transport import Partition, RawRecord
 
@@ -82,9 +82,9 @@ class ReducerWork:
         stage: str,
         lane: LaneView,
         reducer: Reducer[Any],
-        attempts: Attempts,
+        retry: Retry,
         router: Router,
-        policy: Policy,
+        limits: RuntimeLimits,
         counters: Counters,
         budget: Budget,
         clock: StreamTime,
@@ -92,9 +92,9 @@ class ReducerWork:
         self._stage = stage
         self._lane = lane
         self._reducer = reducer
-        self._attempts = attempts
+        self._retry = retry
         self._router = router
-        self._policy = policy
+        self._limits = limits
         self._counters = counters
         self._clock = clock
         self._open: dict[str, OpenKey] = {}
@@ -117,9 +117,9 @@ class ReducerWork:
         """Applies one delivery to the state of its key."""
         self._clock.note(raw)
         try:
-            self._apply(raw, await self._attempts.decode(raw))
+            self._apply(raw, await self._retry.decode(raw))
         except (BadRecordError, HandlerBugError) as error:
-            self._lane.finish(self._attempts.dead(raw, error))
+            self._lane.finish(self._retry.dead(raw, error))
 
     def tick(self) -> float:
         """Expires what is due; a key's unit closes by its last delivery or here."""
@@ -130,8 +130,8 @@ class ReducerWork:
             if entry is not None and entry.wake_at == wake_at:
                 entry.wake_at = None
                 self._expire(key, entry, now)
-        until_next = self._timers[0][0] - now if self._timers else self._policy.tick_s
-        return min(self._policy.tick_s, max(0.005, until_next))
+        until_next = self._timers[0][0] - now if self._timers else self._limits.tick_s
+        return min(self._limits.tick_s, max(0.005, until_next))
 
     def held(self) -> Iterable[Spot]:
         return [spot for entry in self._open.values() for spot in entry.spots]

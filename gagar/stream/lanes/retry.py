@@ -13,7 +13,7 @@ from gagar.stream.guard import HandlerBugError, guarded
 from gagar.stream.handlers import Delivery, Output
 from gagar.stream.lanes.breaker import Breaker
 from gagar.stream.lanes.units import Spot, Unit
-from gagar.stream.limits import Counters, Policy
+from gagar.stream.limits import Counters, RuntimeLimits
 from gagar.stream.routing import Router
 from gagar.stream.transport import RawRecord
 
@@ -25,14 +25,14 @@ DECODE_INLINE_BYTES = 1 << 20
 Handle = Callable[[Delivery[Any]], Awaitable[Sequence[Output]]]
 
 
-class Attempts:
-    """What the attempts of all deliveries of a stage share."""
+class Retry:
+    """Runs a handler on a delivery until it has outputs or is dead; all deliveries of a stage share it, and its breaker."""
 
-    def __init__(self, stage: str, router: Router, policy: Policy, counters: Counters) -> None:
-        self.breaker = Breaker(stage, policy, counters)
+    def __init__(self, stage: str, router: Router, limits: RuntimeLimits, counters: Counters) -> None:
+        self.breaker = Breaker(stage, limits, counters)
         self._stage = stage
         self._router = router
-        self._policy = policy
+        self._limits = limits
         self._counters = counters
 
     async def decode(self, raw: RawRecord) -> Delivery[Any]:
@@ -69,7 +69,7 @@ class Attempts:
             except HandlerBugError:
                 self.breaker.succeeded()
                 num_bugs += 1
-                if num_bugs > self._policy.bug_retries:
+                if num_bugs > self._limits.bug_retries:
                     raise
                 self._counters.retries += 1
             except BadRecordError:

@@ -18,7 +18,7 @@ from gagar.stream.handlers import Source
 from gagar.stream.lanes.committing import RefusedUnitError, transact
 from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.units import LinkedSend, Unit
-from gagar.stream.limits import Counters, Policy, report
+from gagar.stream.limits import Counters, RuntimeLimits, log_counts
 from gagar.stream.loop_monitor import LoopMonitor
 from gagar.stream.readers.tables import TableFollower
 from gagar.stream.routing import Router
@@ -34,16 +34,16 @@ class SourceRuntime:
     """See the module. `run` returns after `stop` is set or at the planned end."""
 
     def __init__(
-        self, stage: Stage, source: Source, transport: Transport, dead_letters: Topic, policy: Policy | None = None
+        self, stage: Stage, source: Source, transport: Transport, dead_letters: Topic, limits: RuntimeLimits | None = None
     ) -> None:
         self.counters = Counters()
         self._stage = stage
         self._source = source
         self._transport = transport
-        self._policy = policy or Policy()
+        self._limits = limits or RuntimeLimits()
         self._router = Router(stage, dead_letters)
         self._home = Partition(stage.tables[0].name, 0)
-        self._tables = TableFollower(stage.name, transport, stage.tables, source.observe, self._policy)
+        self._tables = TableFollower(stage.name, transport, stage.tables, source.observe, self._limits)
         self._owns = asyncio.Event()
         self._lost = asyncio.Event()
         self._done = asyncio.Event()
@@ -60,12 +60,12 @@ class SourceRuntime:
         monitor = LoopMonitor(self._stage.name, self.counters)
         monitor.start()
         try:
-            serving = together(membership.run(), self._act(), self._watch(), report(self._stage.name, self.counters))
+            serving = together(membership.run(), self._act(), self._watch(), log_counts(self._stage.name, self.counters))
             await until(stop, until(self._done, serving))
         finally:
             monitor.stop()
-            await bounded(self._close(), self._policy.close_s)
-            await bounded(membership.close(), self._policy.close_s / 2)
+            await bounded(self._close(), self._limits.close_s)
+            await bounded(membership.close(), self._limits.close_s / 2)
             log.info("stage ended stage=%s %s", self._stage.name, self.counters.line())
 
     async def on_revoked(self) -> None:
@@ -108,13 +108,13 @@ class SourceRuntime:
             if unit is not None:
                 outputs, cursor = unit
                 await self._publish(self._router.encode_all(outputs), cursor)
-                await asyncio.sleep(self._policy.commit_gap_s)
+                await asyncio.sleep(self._limits.commit_gap_s)
             elif self._source.is_done:
                 log.info("planned end stage=%s", self._stage.name)
                 self._done.set()
                 return
             else:
-                await bounded(self._tables.changed.wait(), self._policy.tick_s)
+                await bounded(self._tables.changed.wait(), self._limits.tick_s)
 
     async def _publish(self, outputs: list[Send | LinkedSend], cursor: bytes) -> None:
         """One unit, once: after an unknown outcome the committed cursor says whether it is there."""
@@ -136,7 +136,7 @@ class SourceRuntime:
             self._num_failures += 1
             log.warning("source interrupted stage=%s failures=%d error=%s", self._stage.name, self._num_failures, error)
             await self._close_producer()
-            await asyncio.sleep(self._policy.backoff(self._num_failures))
+            await asyncio.sleep(self._limits.backoff(self._num_failures))
             return False
         self._num_failures = 0
         return True
@@ -151,7 +151,7 @@ class SourceRuntime:
         source = RawRecord(at=self._home, offset=0, key=b"", value=None, time=0.0)
         offsets = {self._home: Committed(offset=offset, metadata=metadata)}
         unit = Unit(inputs=(), outputs=outputs, source=source)
-        timeout_s = self._policy.transaction_timeout_s
+        timeout_s = self._limits.transaction_timeout_s
         try:
             await transact(self._producer, self._router, [unit], self._stage.name, offsets, timeout_s)
         except RefusedUnitError as error:
@@ -165,7 +165,7 @@ class SourceRuntime:
         while True:
             if 0 in await self._membership.confirm():
                 break
-            await asyncio.sleep(self._policy.backoff(1))
+            await asyncio.sleep(self._limits.backoff(1))
         self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)
         self._cursor = await self._committed_cursor()
         self.counters.takeovers += 1

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Protocol
 
 from gagar.stream.lanes.budget import Budget
-from gagar.stream.lanes.retry import Attempts, Handle
+from gagar.stream.lanes.retry import Handle, Retry
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
-from gagar.stream.limits import Policy
+from gagar.stream.limits import RuntimeLimits
 from gagar.stream.transport import Partition, RawRecord
 
 
@@ -74,12 +74,12 @@ class HandlerWork:
 
     keeps_deliveries = True
 
-    def __init__(self, stage: str, lane: LaneView, handle: Handle, attempts: Attempts, policy: Policy, budget: Budget) -> None:
+    def __init__(self, stage: str, lane: LaneView, handle: Handle, retry: Retry, limits: RuntimeLimits, budget: Budget) -> None:
         self._stage = stage
         self._lane = lane
         self._handle = handle
-        self._attempts = attempts
-        self._policy = policy
+        self._retry = retry
+        self._limits = limits
         self._budget = budget
         self._tasks: dict[Spot, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -87,13 +87,13 @@ class HandlerWork:
 
     @property
     def max_poll(self) -> int:
-        return self._policy.window
+        return self._limits.window
 
     @asynccontextmanager
     async def intake(self) -> AsyncIterator[int]:
         """Also waits while the breaker is open: intake pauses then."""
-        await self._attempts.breaker.wait_closed()
-        while (room := self._policy.window - self._num_held) <= 0:
+        await self._retry.breaker.wait_closed()
+        while (room := self._limits.window - self._num_held) <= 0:
             await self._budget.settled()
         async with self._budget.turn:
             yield min(room, await self._budget.portion(lambda: not self._num_held))
@@ -112,7 +112,7 @@ class HandlerWork:
         task.add_done_callback(partial(self._end, raw))
 
     def tick(self) -> float:
-        return self._policy.tick_s * 2
+        return self._limits.tick_s * 2
 
     def held(self) -> Iterable[Spot]:
         return list(self._tasks)
@@ -135,7 +135,7 @@ class HandlerWork:
             await asyncio.wait(list(self._ending))
 
     async def _run(self, spot: Spot, raw: RawRecord) -> None:
-        unit = await self._attempts.run(raw, self._handle)
+        unit = await self._retry.run(raw, self._handle)
         if self._tasks.get(spot) is asyncio.current_task():
             del self._tasks[spot]
             self._lane.finish(unit)

@@ -9,7 +9,7 @@ from typing import Any
 
 from gagar.errors import BadRecordError
 from gagar.stream.handlers import Delivery
-from gagar.stream.limits import Policy
+from gagar.stream.limits import RuntimeLimits
 from gagar.stream.readers.stall_watchdog import Silence, behind
 from gagar.stream.readers.tables import partitions_of
 from gagar.stream.routing import to_delivery
@@ -34,7 +34,7 @@ async def scan_transport(
     by_name = {topic.name: topic for topic in topics}
     partitions = await partitions_of(transport, topics)
     reader = await transport.open_reader(partitions)
-    silence = Silence(f"scan of {','.join(by_name)}", math.inf if follow else Policy().silence_s)
+    silence = Silence(f"scan of {','.join(by_name)}", math.inf if follow else RuntimeLimits().silence_s)
     try:
         ends = await _start(reader, partitions, spans)
         while follow or any(reader.position(at) < end for at, end in ends.items()):

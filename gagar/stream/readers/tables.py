@@ -12,7 +12,7 @@ from typing import Any
 
 from gagar.errors import BadRecordError, UnavailableError
 from gagar.records import Record
-from gagar.stream.limits import Policy
+from gagar.stream.limits import RuntimeLimits
 from gagar.stream.readers.stall_watchdog import Silence, behind
 from gagar.stream.routing import to_delivery
 from gagar.stream.spec import Topic
@@ -37,7 +37,12 @@ class TableFollower:
     """See the module. `load` returns when the past has been observed; `follow` goes on from there."""
 
     def __init__(
-        self, stage: str, transport: Transport, topics: Sequence[Topic], observe: Callable[[Record], None], policy: Policy
+        self,
+        stage: str,
+        transport: Transport,
+        topics: Sequence[Topic],
+        observe: Callable[[Record], None],
+        limits: RuntimeLimits,
     ) -> None:
         self.changed = asyncio.Event()
         """Set at each new record."""
@@ -45,10 +50,10 @@ class TableFollower:
         self._transport = transport
         self._topics = {topic.name: topic for topic in topics}
         self._observe = observe
-        self._policy = policy
+        self._limits = limits
         self._reader: Reader | None = None
         self._positions: dict[Partition, int | None] = {}
-        self._silence = Silence(f"tables of {stage}", policy.silence_s)
+        self._silence = Silence(f"tables of {stage}", limits.silence_s)
         self._num_failures = 0
 
     async def load(self) -> None:
@@ -73,7 +78,7 @@ class TableFollower:
             self._num_failures += 1
             log.warning("tables interrupted stage=%s failures=%d error=%s", self._stage, self._num_failures, error)
             await self.close()
-            await asyncio.sleep(self._policy.backoff(self._num_failures))
+            await asyncio.sleep(self._limits.backoff(self._num_failures))
 
     async def close(self) -> None:
         reader, self._reader = self._reader, None

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gagar.errors import GagarError
-from gagar.stream.limits import Counters, DeadLetterLimits, Policy, report
+from gagar.stream.limits import Counters, DeadLetterLimits, RuntimeLimits, log_counts
 
 
 @given(st.integers(1, 10_000))
 def test_a_wait_grows_and_is_bounded(num_failures: int) -> None:
-    policy = Policy(backoff_s=0.2, max_backoff_s=15.0)
+    limits = RuntimeLimits(backoff_s=0.2, max_backoff_s=15.0)
     ceiling = min(15.0, 0.2 * 2.0 ** min(num_failures - 1, 20))
-    assert ceiling / 2 <= policy.backoff(num_failures) <= ceiling
+    assert ceiling / 2 <= limits.backoff(num_failures) <= ceiling
 
 
 def test_a_run_of_dead_letters_stops_the_stage() -> None:
-    limits = DeadLetterLimits("stage", Policy(max_dead_run=3))
+    limits = DeadLetterLimits("stage", RuntimeLimits(max_dead_run=3))
     for _ in range(5):
         for _ in range(3):
             limits.note(True)
@@ -31,7 +31,7 @@ def test_a_run_of_dead_letters_stops_the_stage() -> None:
 
 
 def test_a_share_of_dead_letters_stops_the_stage() -> None:
-    limits = DeadLetterLimits("stage", Policy(dead_share=0.25, dead_share_of=40))
+    limits = DeadLetterLimits("stage", RuntimeLimits(dead_share=0.25, dead_share_of=40))
     for _ in range(9):
         limits.note(True)
         for _ in range(3):
@@ -45,7 +45,7 @@ def test_a_share_of_dead_letters_stops_the_stage() -> None:
 async def test_counters_are_logged_when_they_have_changed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     counters = Counters()
-    task = asyncio.create_task(report("stage", counters, every_s=0.001))
+    task = asyncio.create_task(log_counts("stage", counters, every_s=0.001))
     await asyncio.sleep(0.01)
     assert not caplog.records
     counters.delivered = 5
