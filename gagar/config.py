@@ -70,6 +70,8 @@ class KafkaTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of every topic keyed by group_id: the most processes that a stage can use."""
     replication_factor: int = 1
     """Of every topic; 1 with the local broker."""
+    start_timeout_s: float = 180.0
+    """The longest that the local broker may take to start; a busy machine needs more."""
 
     def __post_init__(self) -> None:
         are_addresses = all(
@@ -78,6 +80,7 @@ class KafkaTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         require(are_addresses, "kafka.bootstrap_servers", "host:port,... with ports 1 to 65535", self.bootstrap_servers)
         require(1 <= self.num_partitions <= 1024, "kafka.num_partitions", "1 to 1024", self.num_partitions)
         require(1 <= self.replication_factor <= 9, "kafka.replication_factor", "1 to 9", self.replication_factor)
+        require_duration(self.start_timeout_s, "kafka.start_timeout_s")
 
 
 class PolicyTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,14 +1,21 @@
-"""Errors, by what the caller must do about them.
+"""Errors, by what the caller must do about them, and the exit codes that they end a process with.
 
 Message form: `<what/id>: expected <x>, got <y>[; <what to do>]`, lower case, no full stop, configuration keys verbatim.
 """
 
 EXIT_REFUSED = 2
-"""Exit code of a process that a GagarError ends."""
+"""Wrong usage or configuration, or a record that cannot be used: the same command fails again."""
+EXIT_UNAVAILABLE = 4
+"""Something outside is missing, down or busy: the same command may succeed later."""
+EXIT_MACHINE = 5
+"""This machine lacks something that no restart brings, such as room on a disk."""
 
 
 class GagarError(Exception):
     """Base of every error that gagar raises on purpose; its text is meant for the user."""
+
+    exit_code = EXIT_REFUSED
+    """Of a process that it ends."""
 
 
 class ConfigError(GagarError):
@@ -16,7 +23,15 @@ class ConfigError(GagarError):
 
 
 class UnavailableError(GagarError):
-    """Something outside (broker, sandbox, engine) is missing or down; retried by the stage runtime, exit 2 at the edge."""
+    """Something outside (broker, sandbox, engine) is missing, down or busy; the stage runtime retries it."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+class MachineError(GagarError):
+    """This machine lacks something that no restart brings: room on a disk, a file system that takes writes."""
+
+    exit_code = EXIT_MACHINE
 
 
 class BadRecordError(GagarError):
@@ -25,3 +40,5 @@ class BadRecordError(GagarError):
 
 class FencedError(GagarError):
     """A successor has taken over this process's place in the log: nothing of the open transaction is visible, nor will be."""
+
+    exit_code = EXIT_UNAVAILABLE

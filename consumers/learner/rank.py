@@ -25,7 +25,7 @@ from consumers.learner.queue import GroupQueue, Progress
 from consumers.learner.stage import Config
 from gagar.cli.serve import end_by_force_after, ended, open_journal, open_references
 from gagar.config import Run
-from gagar.errors import EXIT_REFUSED, ConfigError, GagarError
+from gagar.errors import ConfigError, GagarError
 from gagar.stream.handlers import References, Settings
 from gagar.stream.journal import Journal
 from gagar.training.background import Background
@@ -281,7 +281,7 @@ def main() -> None:
         run_rank(settings)
     except GagarError as error:
         logger.error("learner rank ended error=%s", error)
-        raise SystemExit(EXIT_REFUSED) from error
+        raise SystemExit(error.exit_code) from error
     # All is committed and closed; what is left would only be taken apart, in seconds on a busy machine.
     logging.shutdown()
     os._exit(0)

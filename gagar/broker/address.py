@@ -3,6 +3,7 @@
 In: a `Run`. Out: `host:port,...`. Nothing is started and nothing is connected to.
 """
 
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -53,14 +54,18 @@ def bootstrap_servers(run: Run) -> str:
     if state is None:
         raise UnavailableError(
             f"kafka.bootstrap_servers: expected a running broker in {broker_dir(run)}, got none; "
-            "start one with `gagar broker start`"
+            f"start one with {broker_command('start', broker_dir(run))}"
         )
     return state.address
+
+
+def broker_command(verb: str, directory: Path) -> str:
+    """The whole command for the local broker in `directory`, whatever run file is meant. Example: `gagar broker stop ...`."""
+    return f"`gagar broker {verb} --set {shlex.quote(f'run.dir={directory.parent}')}`"
 
 
 def no_cluster(servers: str, got: str = "none") -> UnavailableError:
     """What to tell who named a cluster that does not answer."""
     return UnavailableError(
-        f"kafka.bootstrap_servers: expected a Kafka cluster that answers at {servers}, got {got}; "
-        "start it (`gagar broker start` for a local one) or mend the address"
+        f"kafka.bootstrap_servers: expected a Kafka cluster that answers at {servers}, got {got}; start it or mend the address"
     )

@@ -1,6 +1,6 @@
 """Apache Kafka's jars: a committed list of coordinates and sha256, fetched once per user and verified at every start.
 
-In: `gagar/data/kafka/jars.txt`. Out: paths of files whose bytes are those of the list. Kept: the cache, see `cache_dir`.
+In: `gagar/data/kafka/jars.txt`. Out: paths of files whose bytes are those of the list. Kept: the cache, see `cache_for`.
 A download is written under a temporary name and renamed when its sum is right, under a lock: two starts at once are safe,
 and nothing half written is ever used. `GAGAR_MAVEN_REPOSITORY` replaces the repository that the library carries.
 """
@@ -44,35 +44,61 @@ def listed_jars(path: Path = LIST_FILE) -> list[Jar]:
     return [Jar(sha256=digest, coordinate=coordinate) for digest, coordinate in lines]
 
 
-def cache_dir() -> Path:
-    """`$XDG_CACHE_HOME/gagar/kafka`, or below `~/.cache`."""
+def cache_dir() -> Path | None:
+    """`$XDG_CACHE_HOME/gagar/kafka`, or below `~/.cache`; none if there is no home."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "gagar" / "kafka"
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "gagar" / "kafka"
+    except RuntimeError:
+        return None
 
 
-def ensure_jars(directory: Path | None = None, jars: Sequence[Jar] | None = None, fetch: Fetch | None = None) -> list[Path]:
-    """Paths of all jars, verified; fetches what is missing or broken. Raises UnavailableError if one cannot be had."""
-    directory = cache_dir() if directory is None else directory
+def cache_for(spare: Path) -> Path:
+    """The user's cache, if it can be written or holds all jars, as images of containers have it; else `spare`."""
+    directory = cache_dir()
+    if directory is None:
+        return spare
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return spare
+    return directory if _is_writable(directory) or not _broken(directory, listed_jars()) else spare
+
+
+def ensure_jars(directory: Path, jars: Sequence[Jar] | None = None, fetch: Fetch | None = None) -> list[Path]:
+    """Paths of all jars, verified; fetches into `directory` what is missing or broken. Raises UnavailableError if one cannot
+    be had."""
     jars = listed_jars() if jars is None else jars
-    with (
-        file_lock(directory / ".lock", timeout_s=LOCK_TIMEOUT_S, advice="another gagar fetches Kafka; wait for it or end it"),
-        ThreadPoolExecutor(NUM_THREADS) as pool,
-    ):
+    paths = [directory / jar.file_name for jar in jars]
+    if directory.exists() and not _is_writable(directory) and not _broken(directory, jars):
+        return paths
+    with file_lock(directory / ".lock", timeout_s=LOCK_TIMEOUT_S, advice="another gagar fetches Kafka; wait for it or end it"):
         for leftover in directory.glob("*.part"):
             leftover.unlink()
-        is_good = pool.map(lambda jar: _matches(directory / jar.file_name, jar), jars)
-        missing = [jar for jar, good in zip(jars, is_good, strict=True) if not good]
-        if missing:
+        broken = _broken(directory, jars)
+        if broken:
             fetch = maven_fetch() if fetch is None else fetch
-            list(pool.map(lambda jar: _fetch_verified(jar, directory, fetch), missing))
-    return [directory / jar.file_name for jar in jars]
+            with ThreadPoolExecutor(NUM_THREADS) as pool:
+                list(pool.map(lambda jar: _fetch_verified(jar, directory, fetch), broken))
+    return paths
+
+
+def _is_writable(directory: Path) -> bool:
+    return os.access(directory, os.W_OK | os.X_OK)
+
+
+def _broken(directory: Path, jars: Sequence[Jar]) -> list[Jar]:
+    """Those that are not there as they should be."""
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        is_good = pool.map(lambda jar: _matches(directory / jar.file_name, jar), jars)
+        return [jar for jar, good in zip(jars, is_good, strict=True) if not good]
 
 
 def _matches(path: Path, jar: Jar) -> bool:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == jar.sha256
-    except FileNotFoundError:
+    except OSError:
         return False
 
 

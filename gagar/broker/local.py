@@ -17,19 +17,28 @@ from pathlib import Path
 
 import msgspec
 
-from gagar.broker.address import STATE_FILE, BrokerState, broker_dir, last_state, no_cluster, running_state
-from gagar.broker.jars import ensure_jars
+from gagar.broker.address import (
+    STATE_FILE,
+    BrokerState,
+    broker_command,
+    broker_dir,
+    last_state,
+    no_cluster,
+    running_state,
+)
+from gagar.broker.jars import cache_for, ensure_jars
 from gagar.broker.java import find_java
 from gagar.broker.probe import free_ports, is_answering, is_any_answering
 from gagar.broker.properties import server_properties, write_properties
 from gagar.config import Run
-from gagar.errors import UnavailableError
+from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity, is_alive
 from gagar.processes.locks import file_lock
-from gagar.processes.orphan_cleanup import Leash, members
-from gagar.processes.orphan_cleanup import environment as leash_environment
+from gagar.processes.log_tail import last_words
+from gagar.processes.orphan_cleanup import OrphanCleanup, members
+from gagar.processes.orphan_cleanup import environment as member_environment
 
-READY_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 20.0
 ANSWER_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_S = 700.0
@@ -38,25 +47,39 @@ NUM_ATTEMPTS = 3
 """Starts with new ports, if someone takes a port between the choice and the broker's bind."""
 POLL_S = 0.05
 
-JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+PROPERTIES = "server.properties"
+SCRATCH = "tmp"
+JVM_OPTIONS = (
+    "-Xms128m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ErrorFile=jvm-crash.log",
+    "-Djava.awt.headless=true",
+    f"-Djava.io.tmpdir={SCRATCH}",
+)
+JVM_LOCALE = {"LC_ALL": "C.UTF-8"}
+"""In which Java writes names of files; else those of the user's locale, and in LANG=C no other than ASCII."""
 LOG_OPTIONS = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
 )
 
 
-def start_broker(directory: Path, environment: Mapping[str, str] | None = None) -> BrokerState:
-    """The broker of `directory`, started if it does not run, answering; a new process has `environment` besides this one's.
-    Raises UnavailableError."""
-    directory = directory.resolve()
+def start_broker(
+    directory: Path, environment: Mapping[str, str] | None = None, timeout_s: float = START_TIMEOUT_S
+) -> BrokerState:
+    """The broker of `directory`, started if it does not run, answering within `timeout_s`; a new process has `environment`
+    besides this one's. Raises UnavailableError, or ConfigError for a directory that Java cannot name."""
+    directory = java_path(directory.resolve())
     with _lock(directory):
         state = running_state(directory)
-        if state is not None and _becomes_ready(state, directory):
+        if state is not None and _becomes_ready(state, directory, timeout_s):
             return state
         command = _java_command(directory)
         for attempt in range(1, NUM_ATTEMPTS + 1):
             state = _spawn(directory, command, environment or {}, may_keep_ports=attempt == 1)
-            if _becomes_ready(state, directory):
+            if _becomes_ready(state, directory, timeout_s):
                 return state
             _end(state)
             if not _log_holds(directory, "Address already in use"):
@@ -79,17 +102,17 @@ def stop_broker(directory: Path) -> bool:
 
 
 @contextmanager
-def broker(directory: Path) -> Iterator[BrokerState]:
+def broker(directory: Path, timeout_s: float = START_TIMEOUT_S) -> Iterator[BrokerState]:
     """The broker of `directory` for the length of a `with`, even if this process is killed in it. One that was started by
     `start_broker` goes on running after it, and one that another process uses as well until that one ends."""
     directory = directory.resolve()
-    with Leash(directory, is_exclusive=False) as leash:
-        state = start_broker(directory, leash_environment(directory))
+    with OrphanCleanup(directory, is_exclusive=False) as holder:
+        state = start_broker(directory, member_environment(directory), timeout_s)
         try:
             yield state
         finally:
             running = running_state(directory)
-            if running is not None and running.pid in members(directory) and leash.is_alone():
+            if running is not None and running.pid in members(directory) and holder.is_alone():
                 stop_broker(directory)
 
 
@@ -103,7 +126,7 @@ def cluster_of(run: Run) -> Iterator[str]:
             raise no_cluster(servers)
         yield servers
         return
-    with broker(broker_dir(run)) as state:
+    with broker(broker_dir(run), run.kafka.start_timeout_s) as state:
         yield state.address
 
 
@@ -113,27 +136,40 @@ def _lock(directory: Path) -> AbstractContextManager[None]:
     )
 
 
+def java_path(directory: Path) -> Path:
+    """The path as it is; raises ConfigError for one whose bytes are no UTF-8, since Java would make another directory of it."""
+    try:
+        str(directory).encode()
+    except UnicodeEncodeError as error:
+        got = os.fsencode(str(directory)[error.start])
+        raise ConfigError(f"run.dir {os.fsencode(directory)!r}: expected a path in UTF-8, got the byte {got!r}") from None
+    return directory
+
+
 def _java_command(directory: Path) -> list[str]:
-    """Java with everything up to the main class; the scratch folder starts empty, as a killed broker leaves libraries there."""
-    scratch = directory / "tmp"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    classpath = os.pathsep.join(str(path) for path in ensure_jars())
-    crash = f"-XX:ErrorFile={directory / 'jvm-crash.log'}"
-    return [str(find_java()), *JVM_OPTIONS, *LOG_OPTIONS, f"-Djava.io.tmpdir={scratch}", crash, "-cp", classpath]
+    """Java with everything up to the main class, to be run in `directory`; the scratch folder starts empty, as a killed broker
+    leaves libraries there.
+
+    Paths are relative where they can be: Java and Kafka read commas, colons, backslashes and percent signs in their own ways.
+    """
+    shutil.rmtree(directory / SCRATCH, ignore_errors=True)
+    (directory / SCRATCH).mkdir(parents=True)
+    jars = [os.path.relpath(path, directory) for path in ensure_jars(cache_for(directory.parent / "cache"))]
+    if os.pathsep in "".join(jars):
+        raise UnavailableError(f"jars of Kafka: expected a path without {os.pathsep!r}, got {jars[0]}; set XDG_CACHE_HOME")
+    return [str(find_java()), *JVM_OPTIONS, *LOG_OPTIONS, "-cp", os.pathsep.join(jars)]
 
 
 def _spawn(directory: Path, command: list[str], environment: Mapping[str, str], *, may_keep_ports: bool) -> BrokerState:
     """Starts the process and records it at once."""
     port, controller_port = free_ports(_last_ports(directory) if may_keep_ports else ())
-    properties = directory / "server.properties"
-    write_properties(properties, server_properties(directory, port, controller_port))
+    write_properties(directory / PROPERTIES, server_properties(port, controller_port))
     log = directory / "broker.log"
     if log.exists():
         log.replace(directory / "broker.log.1")
     if not (directory / "data" / "meta.properties").exists():
-        _format(directory, command, properties, log)
-    pid = _detached([*command, "kafka.Kafka", str(properties)], log, environment)
+        _format(directory, command, log)
+    pid = _detached([*command, "kafka.Kafka", PROPERTIES], log, environment)
     state = BrokerState(
         address=f"127.0.0.1:{port}",
         controller_address=f"127.0.0.1:{controller_port}",
@@ -153,10 +189,10 @@ def _last_ports(directory: Path) -> tuple[int, ...]:
     return tuple(int(address.rpartition(":")[2]) for address in (state.address, state.controller_address))
 
 
-def _format(directory: Path, command: list[str], properties: Path, log: Path) -> None:
+def _format(directory: Path, command: list[str], log: Path) -> None:
     """Writes the empty metadata log; its last step is `meta.properties`, so one that was cut short is done again."""
     cluster_id = "g" + urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")[1:]
-    tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted", "-t", cluster_id, "-c", str(properties)]
+    tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted", "-t", cluster_id, "-c", PROPERTIES]
     pid = _detached([*command, *tool], log, {})
     _, status = os.waitpid(pid, 0)
     if status != 0:
@@ -167,11 +203,12 @@ def _format(directory: Path, command: list[str], properties: Path, log: Path) ->
 
 
 def _detached(command: list[str], log: Path, environment: Mapping[str, str]) -> int:
-    """Starts a process in a session of its own that outlives this one and writes to `log`; its pid."""
+    """Starts a process in the folder of `log`, in a session of its own that outlives this one, and with `log` as its output;
+    its pid."""
     return os.posix_spawn(
-        command[0],
-        command,
-        {**os.environ, **environment},
+        "/bin/sh",
+        ["/bin/sh", "-c", 'cd "$0" && exec "$@"', str(log.parent), *command],
+        {**os.environ, **JVM_LOCALE, **environment},
         setsid=True,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -181,19 +218,21 @@ def _detached(command: list[str], log: Path, environment: Mapping[str, str]) -> 
     )
 
 
-def _becomes_ready(state: BrokerState, directory: Path) -> bool:
+def _becomes_ready(state: BrokerState, directory: Path, timeout_s: float) -> bool:
     """Waits until the broker answers: false if its process ends first. Raises UnavailableError if it hangs.
 
     The log is asked too: the answer could come from a stranger who took the port before our broker's bind.
     """
-    deadline = time.monotonic() + READY_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not (is_answering(state.address) and _log_holds(directory, "Kafka Server started")):
         if not is_alive(state.pid, state.identity):
             return False
         if time.monotonic() >= deadline:
+            log = directory / "broker.log"
             raise UnavailableError(
-                f"broker in {directory}: expected an answer at {state.address} within {READY_TIMEOUT_S:g} s, got none; "
-                f"see {directory / 'broker.log'}, or end it with `gagar broker stop`"
+                f"broker in {directory}: expected an answer at {state.address} within {timeout_s:g} s, got one that is still "
+                f"starting: {last_words(log)}; try again, set kafka.start_timeout_s, see {log}, "
+                f"or end it with {broker_command('stop', directory)}"
             )
         time.sleep(POLL_S)
     return True

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+DATA = "data"
+"""Folder of the broker's data, below the directory that it runs in."""
 MAX_MESSAGE_BYTES = 72 << 20
 """Above the largest record of any topic."""
 SEGMENT_BYTES = 512 << 20
@@ -9,8 +11,8 @@ SEGMENT_BYTES = 512 << 20
 INTERNAL_SEGMENT_BYTES = 4 << 20
 
 
-def server_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
-    """What `server.properties` holds for a broker whose data lie in `directory`."""
+def server_properties(port: int, controller_port: int) -> dict[str, str]:
+    """What `server.properties` holds for a broker that listens on these ports."""
     client, controller = f"127.0.0.1:{port}", f"127.0.0.1:{controller_port}"
     return {
         "process.roles": "broker,controller",
@@ -20,7 +22,7 @@ def server_properties(directory: Path, port: int, controller_port: int) -> dict[
         "listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}",
         "advertised.listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": str(directory / "data"),
+        "log.dirs": DATA,
         **_internal_topics(),
         **_sizes(),
         "auto.create.topics.enable": "false",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gagar.config import Run
 from gagar.errors import GagarError
+from gagar.processes.storage import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -22,24 +23,29 @@ class ClusterWatch:
         self,
         is_up: Callable[[], bool],
         revive: Callable[[], None] | None = None,
+        storage: Storage | None = None,
         *,
         watch_s: float = WATCH_S,
         backoff_s: float = BACKOFF_S,
     ) -> None:
-        """`is_up` and `revive` block: they are called in a thread. `revive` raises GagarError."""
+        """`is_up` and `revive` block: they are called in a thread. `revive` raises GagarError. `storage`: of a local broker."""
         self._is_up = is_up
         self._revive = revive
+        self._storage = storage
         self._watch_s = watch_s
         self._backoff_s = backoff_s
         self._down_at = float("-inf")
 
     async def run(self) -> None:
-        """Probes for ever, and revives what is down."""
+        """Probes for ever, and revives what is down. Raises UnavailableError instead of beginning with an empty directory,
+        MachineError if the broker's disk is full."""
         while True:
             await asyncio.sleep(self._watch_s)
             if await self._probe() or self._revive is None:
                 continue
             logger.warning("broker does not answer")
+            if self._storage is not None:
+                await asyncio.to_thread(self._storage.check_room)
             try:
                 await asyncio.to_thread(self._revive)
             except GagarError as error:
@@ -58,7 +64,7 @@ class ClusterWatch:
 
 
 def cluster_watch(run: Run) -> ClusterWatch:
-    """The watch of the run's cluster; a local broker is revived, another cluster is not ours to start."""
+    """The watch of the run's cluster; a local broker, which runs, is revived, another cluster is not ours to start."""
     from gagar.broker.address import broker_dir, running_state
     from gagar.broker.local import start_broker
     from gagar.broker.probe import is_any_answering
@@ -71,11 +77,11 @@ def cluster_watch(run: Run) -> ClusterWatch:
 
     def revive() -> None:
         """Does nothing if the broker lives: one that is busy must not be ended on account of a slow answer."""
-        state = start_broker(directory, environment(directory))
+        state = start_broker(directory, environment(directory), run.kafka.start_timeout_s)
         logger.info("broker runs address=%s pid=%d", state.address, state.pid)
 
     def is_up() -> bool:
         state = running_state(directory)
         return state is not None and is_any_answering([state.address], PROBE_TIMEOUT_S)
 
-    return ClusterWatch(is_up, revive)
+    return ClusterWatch(is_up, revive, Storage(directory))

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from gagar.errors import EXIT_REFUSED, GagarError
+from gagar.errors import GagarError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("gagar.cli.audit:audit", "Prove from the topics that no group is lost or doubled and that every law holds."),
@@ -48,13 +48,13 @@ def gagar() -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Runs a command and exits: 0 done, 1 the command's own no, 2 wrong usage, configuration or something missing outside."""
+    """Runs a command and exits: 0 done, 1 the command's own no, 2 wrong usage or configuration, or as the error says."""
     try:
         code = gagar.main(args=arguments, prog_name="gagar", standalone_mode=False)
     except GagarError as error:
         for line in str(error).splitlines():
             click.echo(f"error: {line}", err=True)
-        sys.exit(EXIT_REFUSED)
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -48,3 +48,9 @@ def signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def sign(descriptor: int, text: str = "") -> None:
+    """Writes into a lock file who holds it: `text`, or else the pid of this process."""
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, (text or str(os.getpid())).encode("ascii"), 0)

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 MAX_READ_BYTES = 1 << 20
+LAST_BYTES = 4096
+"""How much of a log's end is looked at for its last line."""
 
 
 class LogTail:
@@ -40,3 +42,14 @@ class LogTail:
     def _split(self, data: bytes) -> list[str]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [line.decode("utf-8", "replace") for line in lines]
+
+
+def last_words(log_file: Path) -> str:
+    """The last line of a log that says something; bounded."""
+    try:
+        with log_file.open("rb") as file:
+            file.seek(max(0, log_file.stat().st_size - LAST_BYTES))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError as error:
+        return f"no log: {error.strerror}"
+    return next((line for line in reversed(lines) if line.strip()), "nothing logged")

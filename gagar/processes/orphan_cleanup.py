@@ -1,9 +1,9 @@
-"""A leash: what is started on it ends with its holder, even if the holder is killed.
+"""Orphan cleanup: what a process starts on behalf of a directory ends with that process, even if it is killed.
 
-In: a directory that stands for the holder. Every process started with `environment(directory)` is on the leash, and so is all
+In: a directory that stands for the holder. Every process started with `environment(directory)` belongs to it, and so do all
 that it starts, whatever sessions and groups those make for themselves: membership is read from the environment of the living.
 A small process of its own (`python -m gagar.processes.orphan_cleanup`) waits on a pipe whose end only the holder has; when
-the holder is gone, however it went, it ends what is on the leash. The next holder of the directory looks for leftovers again.
+the holder is gone, however it went, it ends the members. The next holder of the directory looks for leftovers again.
 """
 
 import fcntl
@@ -17,25 +17,26 @@ from pathlib import Path
 from types import TracebackType
 
 from gagar.errors import UnavailableError
+from gagar.processes.identity import sign
 
-VARIABLE = "GAGAR_LEASH"
-NAME_VARIABLE = "GAGAR_LEASH_NAME"
-LOCK_FILE = "leash.lock"
-REAPER = "reaper"
-"""In the lock file while a reaper is at work, which a new holder waits for; else the pid of a holder."""
-PATIENCE_S = 10.0
+VARIABLE = "GAGAR_HOLDER"
+NAME_VARIABLE = "GAGAR_PROCESS_NAME"
+LOCK_FILE = "holder.lock"
+CLEANER = "cleaner"
+"""In the lock file while a cleaner is at work, which a new holder waits for; else the pid of a holder."""
+TERMINATE_S = 10.0
 """From SIGTERM to SIGKILL for what its holder left behind."""
 RELEASE_S = 2.0
 POLL_S = 0.05
 
 
 def environment(directory: Path, name: str = "") -> dict[str, str]:
-    """What puts a process on the leash of `directory`; `name` tells it from others there."""
+    """Variables that make a process a member of `directory`; `name` tells it from others there."""
     return {VARIABLE: str(directory.resolve()), NAME_VARIABLE: name}
 
 
 def members(directory: Path, name: str | None = None) -> list[int]:
-    """Pids of living processes on the leash of `directory`, this one excepted; with `name`, only those started under it."""
+    """Pids of the living members of `directory`, this process excepted; with `name`, only those started under it."""
     import psutil
 
     wanted = str(directory.resolve())
@@ -61,40 +62,38 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             continue
 
 
-def end_members(directory: Path, patience_s: float = PATIENCE_S) -> int:
-    """Ends all on the leash: SIGTERM, then SIGKILL until none is left; how many there were."""
+def end_members(directory: Path, terminate_s: float = TERMINATE_S) -> None:
+    """Ends all members: SIGTERM, then SIGKILL until none is left."""
     pids = members(directory)
-    num = len(pids)
     send(pids, signal.SIGTERM)
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + terminate_s
     while pids:
         time.sleep(POLL_S)
         pids = members(directory)
         if time.monotonic() >= deadline:
             send(pids, signal.SIGKILL)
-        if time.monotonic() >= deadline + patience_s:
+        if time.monotonic() >= deadline + terminate_s:
             raise UnavailableError(f"{directory}: expected its leftover processes to end, got {pids} alive; end them by hand")
-    return num
 
 
-class Leash:
+class OrphanCleanup:
     """Held for the length of a `with`. Entering ends what an earlier holder left; leaving ends the rest, if no other holds it.
 
-    An exclusive leash has one holder; entering it beside another raises UnavailableError.
+    An exclusive one has one holder; entering it beside another raises UnavailableError.
     """
 
     def __init__(self, directory: Path, *, is_exclusive: bool) -> None:
         self.directory = directory.resolve()
         self._is_exclusive = is_exclusive
         self._lock = -1
-        self._reaper: subprocess.Popen[bytes] | None = None
+        self._cleaner: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> "Leash":
+    def __enter__(self) -> "OrphanCleanup":
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = open_lock(self.directory)
         try:
             self._acquire()
-            self._reaper = start_reaper(self.directory)
+            self._cleaner = start_cleaner(self.directory)
         except BaseException:
             os.close(self._lock)
             raise
@@ -103,7 +102,7 @@ class Leash:
     def _acquire(self) -> None:
         while not self.is_alone():
             holder = os.pread(self._lock, 32, 0).decode("ascii", "replace")
-            if holder == REAPER:
+            if holder == CLEANER:
                 time.sleep(POLL_S)
                 continue
             if self._is_exclusive:
@@ -111,7 +110,7 @@ class Leash:
                 raise UnavailableError(f"{self.directory}: {what}; stop that one, or take another run.name")
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             return
-        sign(self._lock, str(os.getpid()))
+        sign(self._lock)
         end_members(self.directory)
         if not self._is_exclusive:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
@@ -121,12 +120,17 @@ class Leash:
         return try_lock(self._lock)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Lets go; the reaper then ends what is still on the leash, if no other holder lives."""
+        """Lets go; the cleaner then ends the members that are left, if no other holder lives."""
         os.close(self._lock)
-        assert self._reaper is not None
-        assert self._reaper.stdin is not None
-        self._reaper.stdin.close()
-        self._reaper.wait()
+        assert self._cleaner is not None
+        assert self._cleaner.stdin is not None
+        self._cleaner.stdin.close()
+        self._cleaner.wait()
+
+
+def open_lock(directory: Path) -> int:
+    """A descriptor of the lock file, which is held shared or exclusively: `filelock` has no shared lock on a plain file."""
+    return os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def try_lock(lock: int) -> bool:
@@ -138,32 +142,34 @@ def try_lock(lock: int) -> bool:
     return True
 
 
-def sign(lock: int, text: str) -> None:
-    """Writes into the lock file who holds it."""
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, text.encode("ascii"), 0)
+def start_cleaner(directory: Path) -> subprocess.Popen[bytes]:
+    """The process that outlives its holder: in a session of its own, so that no signal of a terminal reaches it.
 
-
-def start_reaper(directory: Path) -> subprocess.Popen[bytes]:
-    """The process that outlives its holder: in a session of its own, so that no signal of a terminal reaches it."""
+    Returns when it has its lock file open: from then on it does its work even if the directory is moved away.
+    """
     command = [sys.executable, "-P", "-m", "gagar.processes.orphan_cleanup", str(directory)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    cleaner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert cleaner.stdout is not None
+    with cleaner.stdout as ready:
+        ready.read()
+    return cleaner
 
 
-def reap(directory: Path) -> None:
+def clean(directory: Path) -> None:
     """Waits for the end of the holder, then ends what it leaves, unless another holder lives."""
+    lock = open_lock(directory)
+    os.close(1)
     while os.read(0, 1):
         pass
-    lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     # The system lets go of a dead process's locks a moment after its pipes.
     deadline = time.monotonic() + RELEASE_S
     while not try_lock(lock):
         if time.monotonic() >= deadline:
             return
         time.sleep(POLL_S)
-    sign(lock, REAPER)
+    sign(lock, CLEANER)
     end_members(directory)
 
 
 if __name__ == "__main__":
-    reap(Path(sys.argv[1]))
+    clean(Path(sys.argv[1]))

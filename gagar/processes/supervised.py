@@ -1,6 +1,6 @@
 """Keeps one process alive: starts it, writes its output to a log, starts it again when it dies, ends it when told.
 
-In: a command and how patient to be. Out: why it is not kept any longer, as an exit code. Kept: the log file.
+In: a command and a restart policy. Out: why it is not kept alive any longer, as an exit code. Kept: the log file.
 """
 
 import asyncio
@@ -13,19 +13,22 @@ from pathlib import Path
 
 import msgspec
 
-from gagar.errors import EXIT_REFUSED
+from gagar.errors import EXIT_MACHINE, EXIT_REFUSED, EXIT_UNAVAILABLE
 from gagar.processes import orphan_cleanup
 from gagar.processes.identity import signal_group
+from gagar.processes.log_tail import last_words
+from gagar.processes.storage import Storage
 
 logger = logging.getLogger(__name__)
 
 EXIT_GAVE_UP = 1
 
 WasOutage = Callable[[float], Awaitable[bool]]
+"""Whether Kafka has been down since a moment of `time.monotonic`."""
 
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A process to keep."""
+    """A process to supervise."""
 
     name: str
     """Of the process: its stage, and a number if there are several. Example: `verifier.1`."""
@@ -37,7 +40,7 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be told of a kept process."""
+    """What is to be told of a supervised process."""
 
     name: str
     pid: int | None
@@ -47,8 +50,8 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last life that ended; minus the signal, if one killed it."""
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things are waited for."""
+class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """When a process that died is started again, and when no longer."""
 
     first_backoff_s: float = 0.5
     max_backoff_s: float = 15.0
@@ -56,6 +59,8 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """A process that lived so long starts again at the first backoff."""
     max_early_deaths: int = 10
     """In a row, each before `settled_s`; then the process is given up."""
+    max_unavailable: int = 3
+    """In a row, of a process that has never settled, while Kafka is up: what it asks for will hardly come."""
     stop_s: float = 20.0
     """From SIGTERM to SIGKILL."""
 
@@ -64,19 +69,25 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
         return float(min(self.max_backoff_s, self.first_backoff_s * 2 ** max(0, early_deaths - 1)))
 
 
-class Keeper:
-    """One process, kept."""
+class SupervisedProcess:
+    """One process, kept alive."""
 
-    def __init__(self, spec: ProcessSpec, holder: Path, log: Path, patience: Patience, was_outage: WasOutage) -> None:
-        """`holder`: directory of the leash. `was_outage`: whether Kafka has been down since a moment of `time.monotonic`."""
+    def __init__(
+        self, spec: ProcessSpec, storage: Storage, holder: Path, log: Path, restart_policy: RestartPolicy, was_outage: WasOutage
+    ) -> None:
+        """`holder`: the directory that it is a member of (see orphan_cleanup), which `storage` looks after."""
         self.spec = spec
         self.log = log
+        self._storage = storage
         self._holder = holder
-        self._patience = patience
+        self._restart_policy = restart_policy
         self._was_outage = was_outage
         self._stopping = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._restarts = 0
+        self._early_deaths = 0
+        self._unavailable = 0
+        self._has_settled = False
         self._exit_code: int | None = None
 
     @property
@@ -85,37 +96,49 @@ class Keeper:
         return ProcessState(name=self.spec.name, pid=pid, restarts=self._restarts, exit_code=self._exit_code)
 
     async def keep(self) -> int:
-        """Runs life after life: 0 at the planned end or after `stop`, 2 for wrong configuration, 1 if it dies too often."""
-        early_deaths = 0
+        """Runs life after life: 0 at the planned end or after `stop`, else why it is given up: the exit code of wrong
+        configuration, of something missing outside or of a machine that lacks something, or 1 if it dies too often.
+
+        Raises MachineError if the disk is full, UnavailableError if the run's directory is gone.
+        """
         while True:
             started = time.monotonic()
             code = await self._live()
+            if self._stopping.is_set() or (code == 0 and self.spec.has_end):
+                return 0
+            await asyncio.to_thread(self._storage.check_room)
             lived_s = time.monotonic() - started
-            early_deaths = early_deaths + 1 if lived_s < self._patience.settled_s else 0
-            final = await self._final(code, started, early_deaths)
+            self._count(code, lived_s)
+            final = await self._final(code, started)
+            name, last = self.spec.name, last_words(self.log)
             if final is not None:
+                logger.error("stage given up name=%s code=%d last=%s log=%s", name, code, last, self.log)
                 return final
-            backoff_s = self._patience.backoff_s(early_deaths)
-            logger.warning(
-                "stage died name=%s code=%d lived_s=%.1f restart_in_s=%.1f", self.spec.name, code, lived_s, backoff_s
-            )
-            if await self._is_stopped_within(backoff_s):
+            pause_s = self._restart_policy.backoff_s(self._early_deaths)
+            told = "stage died name=%s code=%d lived_s=%.1f restart_in_s=%.1f last=%s log=%s"
+            logger.warning(told, name, code, lived_s, pause_s, last, self.log)
+            if await self._is_stopped_within(pause_s):
                 return 0
             self._restarts += 1
 
-    async def _final(self, code: int, started: float, early_deaths: int) -> int | None:
+    def _count(self, code: int, lived_s: float) -> None:
+        is_early = lived_s < self._restart_policy.settled_s
+        self._has_settled |= not is_early
+        self._early_deaths = self._early_deaths + 1 if is_early else 0
+        self._unavailable = self._unavailable + 1 if code == EXIT_UNAVAILABLE else 0
+
+    async def _final(self, code: int, started: float) -> int | None:
         """What `keep` answers after a life that ended with `code`; none if another one follows."""
-        if self._stopping.is_set() or (code == 0 and self.spec.has_end):
-            return 0
+        if code == EXIT_MACHINE:
+            return EXIT_MACHINE
         # In a later life, or with Kafka down, it means an outage: the configuration was good enough before.
-        is_first = self._restarts == 0 and early_deaths > 0
+        is_first = self._restarts == 0 and not self._has_settled
         if code == EXIT_REFUSED and is_first and not await self._was_outage(started):
-            logger.error("stage refused name=%s code=%d log=%s", self.spec.name, code, self.log)
             return EXIT_REFUSED
-        if early_deaths > self._patience.max_early_deaths:
-            logger.error("stage given up name=%s code=%d deaths=%d log=%s", self.spec.name, code, early_deaths, self.log)
-            return EXIT_GAVE_UP
-        return None
+        is_missing = self._unavailable > self._restart_policy.max_unavailable and not self._has_settled
+        if is_missing and not await self._was_outage(started):
+            return EXIT_UNAVAILABLE
+        return EXIT_GAVE_UP if self._early_deaths > self._restart_policy.max_early_deaths else None
 
     async def _is_stopped_within(self, timeout_s: float) -> bool:
         try:
@@ -129,6 +152,8 @@ class Keeper:
         """One life; whatever it leaves behind in other sessions is gone when this returns."""
         if self._stopping.is_set():
             return 0
+        self._storage.check()
+        self.log.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *self.spec.command,
@@ -158,16 +183,13 @@ class Keeper:
         }
 
     def stop(self) -> None:
-        """Asks the process to end; `keep` returns when it has, or after `kill`."""
+        """Asks the process to end; `keep` returns when it has, or after `kill`. Only the process itself is signalled: it
+        knows in which order its own children have to end."""
         self._stopping.set()
-        self._signal(signal.SIGTERM)
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Ends the process and its group by force."""
         if self.state.pid is not None:
             signal_group(self.state.pid, signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Only to the process itself: it knows in which order its own children have to end."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(number)

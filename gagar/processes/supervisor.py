@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Protocol
 
 from gagar.processes.log_tail import LogTail
-from gagar.processes.orphan_cleanup import Leash
-from gagar.processes.supervised import Keeper, Patience, ProcessSpec, ProcessState
+from gagar.processes.orphan_cleanup import OrphanCleanup
+from gagar.processes.storage import Storage
+from gagar.processes.supervised import ProcessSpec, ProcessState, RestartPolicy, SupervisedProcess
 
 logger = logging.getLogger(__name__)
 
 TAIL_S = 0.1
+GUARD_S = 1.0
 
 OnLine = Callable[[str, str], None]
 """Called with the name of a process and a line of its log."""
@@ -27,14 +29,14 @@ class WatchesCluster(Protocol):
     """Watches the cluster of a run."""
 
     async def run(self) -> None:
-        """Watches for ever, and starts what has died again if it may."""
+        """Watches for ever, and starts what has died again if it may; raises GagarError if that can never be."""
 
     async def was_outage(self, since: float, /) -> bool:
         """Whether the cluster is down now, or was seen to be since then (`time.monotonic`)."""
 
 
 class Supervisor:
-    """All processes of a run. `start`, then `wait`, then `stop`, in one event loop."""
+    """All processes of a run. `hold`, `start`, `wait`, `stop`, in this order and in one event loop."""
 
     def __init__(
         self,
@@ -43,75 +45,83 @@ class Supervisor:
         watch: WatchesCluster,
         *,
         on_line: OnLine | None = None,
-        patience: Patience | None = None,
+        restart_policy: RestartPolicy | None = None,
     ) -> None:
         """`directory`: of the run; logs go to `logs/<process>.log` there. `watch` keeps an eye on the cluster."""
         self._watch = watch
         self._specs = specs
-        self._patience = patience or Patience()
+        self._restart_policy = restart_policy or RestartPolicy()
         self._directory = directory
         self._on_line = on_line
-        self._leash = Leash(directory, is_exclusive=True)
+        self._cleanup = OrphanCleanup(directory, is_exclusive=True)
         self._is_held = False
-        self._keepers: list[Keeper] = []
-        self._kept: dict[asyncio.Task[int], Keeper] = {}
+        self._processes: list[SupervisedProcess] = []
+        self._kept: dict[asyncio.Task[int], SupervisedProcess] = {}
         self._side: list[asyncio.Task[None]] = []
 
-    async def start(self) -> None:
-        """Ends what an earlier supervisor of the run left, then starts every process. Raises UnavailableError if another
-        supervisor of the run lives."""
-        await asyncio.to_thread(self._leash.__enter__)
+    async def hold(self) -> None:
+        """Takes the run for this supervisor and ends what an earlier one left. Raises UnavailableError if another one lives."""
+        await asyncio.to_thread(self._cleanup.__enter__)
         self._is_held = True
-        logs = self._directory / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+
+    async def start(self) -> None:
+        """Starts every process; holds the run first, if that was not done."""
+        if not self._is_held:
+            await self.hold()
+        storage = Storage(self._directory)
         for spec in self._specs:
-            keeper = Keeper(spec, self._directory, fresh_log(logs / f"{spec.name}.log"), self._patience, self._watch.was_outage)
-            self._keepers.append(keeper)
-            self._kept[asyncio.create_task(keeper.keep(), name=spec.name)] = keeper
+            log = fresh_log(self._directory / "logs" / f"{spec.name}.log")
+            was_outage = self._watch.was_outage
+            process = SupervisedProcess(spec, storage, self._directory, log, self._restart_policy, was_outage)
+            self._processes.append(process)
+            self._kept[asyncio.create_task(process.keep(), name=spec.name)] = process
         if self._on_line is not None:
             self._side.append(asyncio.create_task(self._follow(self._on_line)))
-        self._side.append(asyncio.create_task(self._watch.run()))
+        self._side += [asyncio.create_task(self._watch.run()), asyncio.create_task(_guard(storage))]
 
     async def wait(self) -> int:
-        """How the run ended: 0 as planned, 2 if a stage refused its configuration, 1 if one was given up. The others still run
-        then: call `stop`."""
+        """How the run ended: 0 as planned, else the exit code of the process that was given up. The others still run then:
+        call `stop`. Raises GagarError if the run cannot go on: a full disk, a directory that is gone."""
         while True:
+            for task in self._side:
+                if task.done():
+                    task.result()
             done = [task for task in self._kept if task.done()]
             codes = [task.result() for task in done]
             if any(codes):
                 return max(codes)
             if self._has_reached_its_goal() or len(done) == len(self._kept):
                 return 0
-            await asyncio.wait(set(self._kept) - set(done), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*self._side, *self._kept} - set(done), return_when=asyncio.FIRST_COMPLETED)
 
     def _has_reached_its_goal(self) -> bool:
-        goals = [task for task, keeper in self._kept.items() if keeper.spec.is_goal]
+        goals = [task for task, process in self._kept.items() if process.spec.is_goal]
         return bool(goals) and all(task.done() for task in goals)
 
     async def stop(self) -> None:
         """Ends everything within a bounded time: in good order, then by force. Quiet if nothing was started."""
-        for keeper in self._keepers:
-            keeper.stop()
+        for process in self._processes:
+            process.stop()
         if self._kept:
-            _, late = await asyncio.wait(self._kept, timeout=self._patience.stop_s)
+            _, late = await asyncio.wait(self._kept, timeout=self._restart_policy.stop_s)
             for task in late:
-                logger.warning("stage killed name=%s waited_s=%.0f", task.get_name(), self._patience.stop_s)
+                logger.warning("stage killed name=%s waited_s=%.0f", task.get_name(), self._restart_policy.stop_s)
                 self._kept[task].kill()
             await asyncio.wait(self._kept)
         for side in self._side:
             side.cancel()
-        await asyncio.gather(*self._side, return_exceptions=True)
+        await asyncio.gather(*self._side, *self._kept, return_exceptions=True)
         if self._is_held:
             self._is_held = False
-            await asyncio.to_thread(self._leash.__exit__, None, None, None)
+            await asyncio.to_thread(self._cleanup.__exit__, None, None, None)
 
     def states(self) -> list[ProcessState]:
         """Every process, in the order of the stages."""
-        return [keeper.state for keeper in self._keepers]
+        return [process.state for process in self._processes]
 
     async def _follow(self, on_line: OnLine) -> None:
         """Tells the lines of all logs as they come; the rest at the end."""
-        tails = {keeper.spec.name: LogTail(keeper.log) for keeper in self._keepers}
+        tails = {process.spec.name: LogTail(process.log) for process in self._processes}
         try:
             while True:
                 for name, tail in tails.items():
@@ -124,8 +134,16 @@ class Supervisor:
                     on_line(name, line)
 
 
+async def _guard(storage: Storage) -> None:
+    """Raises UnavailableError when the run's directory is gone."""
+    while True:
+        storage.check()
+        await asyncio.sleep(GUARD_S)
+
+
 def fresh_log(path: Path) -> Path:
     """The path, with nothing there; the log of the run before is kept beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         path.replace(path.with_name(f"{path.name}.1"))
     return path

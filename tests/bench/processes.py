@@ -1,4 +1,4 @@
-"""The bench's child processes: started on the broker's leash, so that none outlives it; their logs beside it."""
+"""The bench's child processes, which orphan cleanup of the broker's directory holds: none outlives it; their logs beside it."""
 
 import os
 import signal

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gagar.broker.address import BrokerState, last_state, running_state
-from gagar.broker.jars import ensure_jars
+from gagar.broker.jars import cache_for, ensure_jars
 from gagar.broker.java import find_java
 from gagar.broker.local import broker, start_broker, stop_broker
 from gagar.broker.probe import is_answering
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(scope="module", autouse=True)
-def fetched() -> None:
+def fetched(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Jars and Java, before anything is timed."""
     try:
-        ensure_jars()
+        ensure_jars(cache_for(tmp_path_factory.mktemp("jars")))
         find_java()
     except UnavailableError as error:
         if os.environ.get("CI"):
@@ -128,3 +128,50 @@ def test_storage_that_cannot_be_used_is_a_clear_error(directory: Path) -> None:
         start_broker(directory)
     assert last_state(directory) is not None
     assert running_state(directory) is None
+
+
+STRANGE = ["ren\u00e9", "a b", "a\\u0062\\b", "#x", "a=b", "a:b", "a,b", "%p%h", "\U0001f40d", "-n", "$HOME 'x'"]
+
+
+def test_any_directory_that_a_file_system_takes_holds_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One path with all of it, in the locale that knows ASCII only."""
+    monkeypatch.setenv("LANG", "C")
+    monkeypatch.delenv("LC_ALL", raising=False)
+    run_dir = tmp_path.joinpath(*STRANGE)
+    directory = run_dir / "broker"
+    try:
+        state = start_broker(directory)
+        with Admin(state.address) as admin:
+            admin.apply(make_run(tmp_path), TOPICS)
+    finally:
+        stop_broker(directory)
+    assert any(path.name.startswith("test.verdicts-") for path in (directory / "data").iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == STRANGE[:1]
+    assert [path.name for path in run_dir.parent.iterdir()] == STRANGE[-1:]
+    assert start_broker(directory).pid != state.pid
+    assert stop_broker(directory)
+
+
+def test_a_broker_that_takes_too_long_is_still_starting_and_goes_on(directory: Path) -> None:
+    with pytest.raises(
+        UnavailableError, match=r"within 0.01 s, got one that is still starting: .*; try again, set kafka.start_"
+    ):
+        start_broker(directory, timeout_s=0.01)
+    assert is_answering(start_broker(directory).address)
+
+
+def test_a_home_that_cannot_be_written_does_not_keep_the_broker_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jars then lie below `run.dir`; here they are there already, so that nothing is fetched."""
+    cache = cache_for(tmp_path)
+    spare = tmp_path / "a:b" / "cache"
+    spare.mkdir(parents=True)
+    for jar in ensure_jars(cache):
+        (spare / jar.name).symlink_to(jar)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    directory = tmp_path / "a:b" / "broker"
+    try:
+        assert is_answering(start_broker(directory).address)
+    finally:
+        stop_broker(directory)

@@ -103,13 +103,13 @@ Fire = Callable[[Mapping[str, Slot], Log], Coroutine[None, None, None]]
 """Fires events until it is cancelled; leaves nothing broken behind."""
 
 
-async def run_once(plan: Plan, leash: Path, patience_s: float, fire: Fire | None = None) -> Course:
+async def run_once(plan: Plan, holder: Path, patience_s: float, fire: Fire | None = None) -> Course:
     """The whole stream, once."""
     with Admin(plan.servers) as admin:
         admin.apply(plan.run, real_topics())
         begin(admin, plan.run, STAGES)
     log, began = Log(), time.monotonic()
-    async with watching(plan.servers, plan.name) as progress, slots(plan, leash, log.exits.append) as stages:
+    async with watching(plan.servers, plan.name) as progress, slots(plan, holder, log.exits.append) as stages:
         firing = asyncio.create_task(fire(stages, log)) if fire else None
         telling = asyncio.create_task(tell(plan, progress, log))
         try:

@@ -1,6 +1,6 @@
 """The stages' processes: a slot for each stage, in which one process (or, for a while, more) is kept alive.
 
-Everything runs on the broker's leash, so nothing outlives the suite, however that ends.
+Orphan cleanup of the broker's directory holds everything, so nothing outlives the suite, however that ends.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 class Slot:
     """The processes of one stage. Kept: `target` of them alive, until `stop`."""
 
-    def __init__(self, stage: str, plan_path: Path, leash: Path, note: Callable[[Exit], None]) -> None:
+    def __init__(self, stage: str, plan_path: Path, holder: Path, note: Callable[[Exit], None]) -> None:
         self.stage = stage
         self.target = 1
         self.alive: list[Process] = []
@@ -55,7 +55,7 @@ class Slot:
         self.late_stops: list[float] = []
         """Seconds that processes took to end after SIGTERM, where that was too long."""
         self._plan_path = plan_path
-        self._environment = {**os.environ, **environment(leash), "OMP_NUM_THREADS": "1"}
+        self._environment = {**os.environ, **environment(holder), "OMP_NUM_THREADS": "1"}
         self._note = note
         self._num_started = 0
         self._filling = asyncio.Lock()
@@ -138,10 +138,10 @@ def last_words(path: Path) -> str:
 
 
 @asynccontextmanager
-async def slots(plan: Plan, leash: Path, note: Callable[[Exit], None]) -> AsyncIterator[Mapping[str, Slot]]:
+async def slots(plan: Plan, holder: Path, note: Callable[[Exit], None]) -> AsyncIterator[Mapping[str, Slot]]:
     """All stages of a run at work, for the length of a `with`."""
     path = plan.write()
-    found = {stage: Slot(stage, path, leash, note) for stage in STAGE_NAMES}
+    found = {stage: Slot(stage, path, holder, note) for stage in STAGE_NAMES}
     try:
         await asyncio.gather(*(slot.fill() for slot in found.values()))
         yield found

@@ -7,11 +7,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gagar.broker.address import STATE_FILE, BrokerState, bootstrap_servers, broker_dir, last_state, running_state
-from gagar.broker.local import cluster_of, stop_broker
+from gagar.broker.address import (
+    STATE_FILE,
+    BrokerState,
+    bootstrap_servers,
+    broker_command,
+    broker_dir,
+    last_state,
+    running_state,
+)
+from gagar.broker.local import cluster_of, start_broker, stop_broker
 from gagar.broker.probe import PORTS, free_ports, is_answering, is_free
 from gagar.broker.properties import MAX_MESSAGE_BYTES, SEGMENT_BYTES, server_properties, write_properties
-from gagar.errors import UnavailableError
+from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity
 from tests.runs import make_run
 from topology.topics import TOPICS
@@ -44,8 +52,22 @@ def test_a_stop_where_nothing_was_started_leaves_nothing(tmp_path: Path) -> None
 
 
 def test_without_a_broker_the_error_says_how_to_start_one(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match=r"kafka.bootstrap_servers: expected a running broker .*`gagar broker start`"):
+    with pytest.raises(
+        UnavailableError,
+        match=r"kafka.bootstrap_servers: expected a running broker .*`gagar broker start --set run.dir=/.*/.gagar`",
+    ):
         bootstrap_servers(make_run(tmp_path))
+
+
+def test_a_hint_is_a_whole_command_even_for_a_strange_directory() -> None:
+    assert broker_command("stop", Path("/a b/x/broker")) == "`gagar broker stop --set 'run.dir=/a b/x'`"
+
+
+def test_a_directory_that_java_cannot_name_is_refused_by_its_byte(tmp_path: Path) -> None:
+    directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xffb/broker"))
+    with pytest.raises(ConfigError, match=r"run.dir .*: expected a path in UTF-8, got the byte b'.xff'"):
+        start_broker(directory)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_running_broker_is_found(tmp_path: Path) -> None:
@@ -87,7 +109,7 @@ def test_the_largest_record_fits_into_messages_and_segments() -> None:
 
 
 def test_properties_name_the_listeners_and_escape_backslashes(tmp_path: Path) -> None:
-    properties = server_properties(tmp_path, 20001, 20002)
+    properties = server_properties(20001, 20002)
     assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002"
     write_properties(tmp_path / "p", {"log.dirs": "a\\b"})
     assert (tmp_path / "p").read_text() == "log.dirs=a\\\\b\n"

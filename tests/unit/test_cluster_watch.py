@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
 from gagar.broker.watch import ClusterWatch
 from gagar.errors import UnavailableError
+from gagar.processes.storage import Storage
 
 
 class FakeCluster:
@@ -61,3 +63,14 @@ async def test_a_foreign_cluster_is_only_watched() -> None:
     assert await watch.was_outage(time.monotonic())
     assert not task.done()
     task.cancel()
+
+
+async def test_a_broker_whose_directory_is_gone_is_not_started_in_an_empty_one(tmp_path: Path) -> None:
+    cluster = FakeCluster(is_up=False)
+    storage = Storage(tmp_path / "never made")
+    (tmp_path / "never made").mkdir()
+    watch = ClusterWatch(cluster.is_up, cluster.revive, storage, watch_s=0)
+    async with asyncio.timeout(10):
+        with pytest.raises(UnavailableError, match="expected the directory that this run began with, got another one"):
+            await watch.run()
+    assert not cluster.revived.is_set()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gagar.broker import jars
-from gagar.broker.jars import Jar, cache_dir, ensure_jars, listed_jars
+from gagar.broker.jars import Jar, cache_dir, cache_for, ensure_jars, listed_jars
 from gagar.errors import UnavailableError
 
 
@@ -113,6 +113,29 @@ def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_dir() == tmp_path / ".cache" / "gagar" / "kafka"
+
+
+def test_a_home_that_cannot_be_written_gives_way_to_another_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert cache_for(tmp_path / "spare") == tmp_path / "home" / "gagar" / "kafka"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    assert cache_for(tmp_path / "spare") == tmp_path / "spare"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", classmethod(lambda cls: (_ for _ in ()).throw(RuntimeError("no home"))))
+    assert cache_for(tmp_path / "spare") == tmp_path / "spare"
+
+
+def test_a_cache_to_be_read_only_is_used_if_it_holds_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wanted = [make_jar("a")]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(jars, "listed_jars", lambda: wanted)
+    monkeypatch.setattr(jars, "_is_writable", lambda directory: False)
+    cache = tmp_path / "home" / "gagar" / "kafka"
+    assert cache_for(tmp_path / "spare") == tmp_path / "spare"
+    (cache / "a-1.0.jar").write_bytes(content("org.example:a:1.0"))
+    assert cache_for(tmp_path / "spare") == cache
+    assert ensure_jars(cache, wanted, FakeRepository()) == [cache / "a-1.0.jar"]
+    assert [path.name for path in cache.iterdir()] == ["a-1.0.jar"]
 
 
 def test_a_missing_library_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from gagar.cli.main import COMMANDS, main
-from gagar.errors import ConfigError, UnavailableError
+from gagar.errors import ConfigError, FencedError, MachineError, UnavailableError
 from tests.forks import printed_in_forks
 
 HEAVY = ("torch", "transformers", "deepspeed", "aiokafka", "kafka", "docker", "vllm", "matplotlib", "numpy", "psutil", "rich")
@@ -32,12 +32,20 @@ def failing(error: BaseException) -> click.Command:
     return probe
 
 
-@pytest.mark.parametrize("error", [ConfigError("run.name: expected x, got y"), UnavailableError("kafka: expected x, got y")])
-def test_our_errors_become_one_line_and_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("run.name: expected x, got y"), 2),
+        (UnavailableError("kafka: expected x, got y"), 4),
+        (MachineError("disk: expected x, got y"), 5),
+        (FencedError("stage sampler: expected x, got y"), 4),
+    ],
+)
+def test_our_errors_become_one_line_and_an_exit_code_by_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int
 ) -> None:
     with_command(monkeypatch, failing(error))
-    assert exit_of("probe") == 2
+    assert exit_of("probe") == code
     assert capsys.readouterr().err == f"error: {error}\n"
 
 

@@ -13,11 +13,11 @@ from gagar.cli.stage_processes import stage_processes
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity
 from gagar.processes.orphan_cleanup import members
-from gagar.processes.supervised import Patience, ProcessSpec
+from gagar.processes.supervised import ProcessSpec, RestartPolicy
 from gagar.processes.supervisor import Supervisor
 from topology.stages import STAGES
 
-QUICK = Patience(first_backoff_s=0.001, max_early_deaths=2, stop_s=0.3)
+QUICK = RestartPolicy(first_backoff_s=0.001, max_early_deaths=2, stop_s=0.3)
 FOREVER = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 
@@ -43,7 +43,7 @@ class Lines:
 
 def make_supervisor(tmp_path: Path, *specs: ProcessSpec, lines: Lines | None = None) -> Supervisor:
     watch = ClusterWatch(lambda: True)
-    return Supervisor(specs, tmp_path / "run", watch, on_line=lines, patience=QUICK)
+    return Supervisor(specs, tmp_path / "run", watch, on_line=lines, restart_policy=QUICK)
 
 
 async def test_the_run_ends_when_its_sources_have_and_the_rest_is_stopped(tmp_path: Path) -> None:
@@ -106,6 +106,35 @@ async def test_two_supervisors_of_one_run_are_refused(tmp_path: Path) -> None:
     await second.stop()
     assert first.states()[0].pid is not None
     await first.stop()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_run_whose_directory_was_moved_away_ends_and_says_why(tmp_path: Path, is_replaced: bool) -> None:
+    lines = Lines()
+    supervisor = make_supervisor(tmp_path, spec("a", FOREVER), lines=lines)
+    await supervisor.start()
+    await lines.until(("a", "up"))
+    (tmp_path / "run").rename(tmp_path / "moved")
+    if is_replaced:
+        (tmp_path / "run").mkdir()
+    got = "another one" if is_replaced else "none"
+    message = rf"run: expected the directory that this run began with, got {got} \(moved or deleted\); put it back and start"
+    async with asyncio.timeout(10):
+        with pytest.raises(UnavailableError, match=message):
+            await supervisor.wait()
+    await supervisor.stop()
+    assert members(tmp_path / "run") == []
+    assert (tmp_path / "run").exists() == is_replaced
+
+
+async def test_a_process_that_dies_in_a_directory_that_is_gone_makes_no_new_one(tmp_path: Path) -> None:
+    script = f"import os; os.rename({str(tmp_path / 'run')!r}, {str(tmp_path / 'moved')!r})"
+    supervisor = make_supervisor(tmp_path, spec("a", script))
+    await supervisor.start()
+    with pytest.raises(UnavailableError, match="expected the directory that this run began with, got none"):
+        await supervisor.wait()
+    await supervisor.stop()
+    assert not (tmp_path / "run").exists()
 
 
 async def test_the_log_of_the_run_before_is_kept_beside_the_new_one(tmp_path: Path) -> None:

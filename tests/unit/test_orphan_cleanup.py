@@ -1,4 +1,4 @@
-"""What is on a leash ends with its holder."""
+"""The members of a directory end with its holder."""
 
 import os
 import subprocess
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from gagar.errors import UnavailableError
-from gagar.processes.orphan_cleanup import LOCK_FILE, Leash, environment, members
+from gagar.processes.orphan_cleanup import LOCK_FILE, OrphanCleanup, environment, members
 
 
 def start(directory: Path, name: str = "", script: str = "input()") -> subprocess.Popen[bytes]:
-    """A process on the leash, ready when this returns."""
+    """A member of the directory, ready when this returns."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-c", f"print('up', flush=True); {script}"],
         stdin=subprocess.PIPE,
@@ -41,8 +41,8 @@ def test_members_are_those_of_the_directory_and_of_the_name(tmp_path: Path) -> N
             finish(process)
 
 
-def test_leaving_ends_what_is_still_on_the_leash(tmp_path: Path) -> None:
-    with Leash(tmp_path, is_exclusive=True):
+def test_leaving_ends_the_members_that_are_left(tmp_path: Path) -> None:
+    with OrphanCleanup(tmp_path, is_exclusive=True):
         process = start(tmp_path)
         assert process.poll() is None
     assert finish(process) == -15
@@ -50,24 +50,24 @@ def test_leaving_ends_what_is_still_on_the_leash(tmp_path: Path) -> None:
 
 def test_entering_ends_what_an_earlier_holder_left(tmp_path: Path) -> None:
     leftover = start(tmp_path)
-    with Leash(tmp_path, is_exclusive=True):
+    with OrphanCleanup(tmp_path, is_exclusive=True):
         assert finish(leftover) == -15
 
 
-def test_a_second_holder_of_an_exclusive_leash_is_refused_and_harms_nothing(tmp_path: Path) -> None:
-    with Leash(tmp_path, is_exclusive=True) as leash:
+def test_a_second_exclusive_holder_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    with OrphanCleanup(tmp_path, is_exclusive=True) as holder:
         process = start(tmp_path)
         what = rf"expected to be free, got in use by another gagar \(pid {os.getpid()}\); stop that one"
-        with pytest.raises(UnavailableError, match=what), Leash(tmp_path, is_exclusive=True):
+        with pytest.raises(UnavailableError, match=what), OrphanCleanup(tmp_path, is_exclusive=True):
             raise AssertionError("two holders")
         assert process.poll() is None
-        assert leash.is_alone()
+        assert holder.is_alone()
     finish(process)
 
 
 def test_the_last_of_two_holders_ends_the_rest(tmp_path: Path) -> None:
-    with Leash(tmp_path, is_exclusive=False) as second:
-        with Leash(tmp_path, is_exclusive=False) as first:
+    with OrphanCleanup(tmp_path, is_exclusive=False) as second:
+        with OrphanCleanup(tmp_path, is_exclusive=False) as first:
             process = start(tmp_path)
             assert not first.is_alone()
         assert process.poll() is None
@@ -76,5 +76,13 @@ def test_the_last_of_two_holders_ends_the_rest(tmp_path: Path) -> None:
 
 
 def test_the_lock_file_tells_who_holds_it(tmp_path: Path) -> None:
-    with Leash(tmp_path, is_exclusive=True):
+    with OrphanCleanup(tmp_path, is_exclusive=True):
         assert (tmp_path / LOCK_FILE).read_text() == str(os.getpid())
+
+
+def test_members_end_with_their_holder_even_if_the_directory_was_moved_away(tmp_path: Path) -> None:
+    directory = tmp_path / "x"
+    with OrphanCleanup(directory, is_exclusive=True):
+        process = start(directory)
+        directory.rename(tmp_path / "y")
+    assert finish(process) == -15
