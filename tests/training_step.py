@@ -11,7 +11,7 @@ import torch
 from gagar.training.batch import Sample, collate
 from gagar.training.deepspeed import Optimization, StepResult, Trainer, open_ranks
 from gagar.training.launch import receive_payload
-from gagar.training.loss import ppo_clip
+from gagar.training.losses.ppo_clip import PpoClipLoss
 from gagar.training.model import load_model
 from gagar.training.packing import balance, pack
 from gagar.training.ranks import Ranks
@@ -63,7 +63,7 @@ def gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 def run(job: Job, ranks: Ranks) -> dict[str, Any]:
     """Steps, and what came out: gradients of the last one (before clipping) and weights."""
-    trainer = Trainer(load_model(Path(job.model), "float32"), make_optimization(job.zero_stage), ppo_clip(0.2, 0.2), ranks)
+    trainer = Trainer(load_model(Path(job.model), "float32"), make_optimization(job.zero_stage), PpoClipLoss(0.2, 0.2), ranks)
     seen: dict[str, torch.Tensor] = {}
     apply = trainer._apply
 

@@ -32,7 +32,7 @@ from gagar.training.background import Background
 from gagar.training.batch import collate
 from gagar.training.checkpoint import CheckpointState, check_fits, read_latest
 from gagar.training.deepspeed import Optimization, StepResult, Trainer, open_ranks
-from gagar.training.loss import ppo_clip
+from gagar.training.losses.ppo_clip import PpoClipLoss
 from gagar.training.model import describe, load_model
 from gagar.training.packing import pack
 from gagar.training.ranks import Ranks
@@ -186,7 +186,7 @@ def train(settings: Settings[Config], journal: Journal | None, references: Refer
         client = JournalClient(journal, background) if journal else None
         _open(client, references, background)
         resumed = ranks.broadcast(lambda: _find(places, mine), Resumed)
-        trainer = Trainer(model, optimization(config, run), ppo_clip(config.clip_low, config.clip_high), ranks)
+        trainer = Trainer(model, optimization(config, run), PpoClipLoss(config.clip_low, config.clip_high), ranks)
         if resumed.directory:
             trainer.load(places.checkpoints / resumed.directory)
         vocab_size: Any = model.get_input_embeddings().num_embeddings  # type: ignore[operator]

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from gagar.training.batch import MicroBatch
-from gagar.training.loss import Loss, LossSums, token_logprobs, token_mean
+from gagar.training.losses.protocol import Loss, TokenBatch, token_logprobs, token_mean
+from gagar.training.losses.sums import LossSums
 from gagar.training.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Trainer:
             self._engine.set_gradient_accumulation_boundary(number == len(batches))
             # DeepSpeed takes the mean over ranks; ours is a sum of shares.
             self._engine.backward(self._forward(batch, num_tokens, sums) * self._ranks.world_size)
-        sums = LossSums.merge([LossSums.of(parts) for parts in self._ranks.gather(sums.parts(), list[float])])
+        sums = LossSums.merge(self._ranks.gather(sums, LossSums))
         grad_norm = self._apply()
         metrics = {**sums.metrics(), "lr": self._optimization.rate_at(step), "grad_norm": grad_norm}
         return StepResult(is_applied=math.isfinite(grad_norm), grad_norm=grad_norm, metrics=metrics)
@@ -90,7 +91,9 @@ class Trainer:
             return logits.sum() * 0.0
         sampled = logits[batch.rows, batch.places]
         logprobs, entropies = token_logprobs(sampled, batch.targets, self._optimization.temperature)
-        token_loss = self._loss(logprobs, batch.behaviour_logprobs, batch.advantages)
+        # One optimizer step for each batch: the weights at its start are those that are trained now.
+        proximal = logprobs.detach() if self._loss.needs_proximal_logprobs else None
+        token_loss = self._loss(TokenBatch(logprobs, batch.behaviour_logprobs, batch.advantages, batch.rows, proximal))
         sums.add(token_loss, entropies, batch.advantages)
         share = token_mean(token_loss.losses, num_tokens)
         # A loss that is no number must make a gradient that is none, on every path back; then the update is skipped.

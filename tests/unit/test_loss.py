@@ -2,18 +2,26 @@
 
 import math
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.training.loss import MAX_LOG_RATIO, LossSums, ppo_clip, token_logprobs, token_mean
+from gagar.training.losses.ppo_clip import MAX_LOG_RATIO, PpoClipLoss
+from gagar.training.losses.protocol import TokenBatch, TokenLoss, token_logprobs, token_mean
+from gagar.training.losses.sums import LossSums
 
 numbers = st.floats(-5, 5, allow_nan=False)
 
 
 def column(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
+
+
+def ppo_clip(clip_low: float, clip_high: float, *columns: torch.Tensor) -> TokenLoss:
+    """The loss of tokens of one trajectory: learner and behaviour log-probabilities, advantages."""
+    return PpoClipLoss(clip_low, clip_high)(TokenBatch(*columns, torch.zeros(len(columns[0]), dtype=torch.int64)))
 
 
 def ratio_of(ratio: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,10 +44,10 @@ def test_the_clip_bounds_the_ratio_only_where_it_would_go_on(
     ratio: float, advantage: float, expected: float, is_clipped: bool
 ) -> None:
     learner, behaviour = ratio_of(ratio)
-    made = ppo_clip(0.1, 0.3)(learner, behaviour, column(advantage))
+    made = ppo_clip(0.1, 0.3, learner, behaviour, column(advantage))
     assert made.losses.item() == pytest.approx(expected)
     assert made.ratios.item() == pytest.approx(ratio)
-    assert bool(made.is_clipped) is is_clipped
+    assert bool(made.metrics["clip_fraction"]) is is_clipped
 
 
 @given(st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=8))
@@ -48,23 +56,23 @@ def test_a_clipped_token_has_no_gradient_and_a_free_one_has_ratio_times_advantag
 ) -> None:
     learner, behaviour, advantages = (torch.tensor(part, dtype=torch.float64) for part in zip(*rows, strict=True))
     learner.requires_grad_()
-    made = ppo_clip(0.2, 0.2)(learner, behaviour, advantages)
+    made = ppo_clip(0.2, 0.2, learner, behaviour, advantages)
     (gradient,) = torch.autograd.grad(made.losses.sum(), learner)
-    expected = torch.where(made.is_clipped, torch.zeros_like(gradient), -made.ratios * advantages)
+    expected = torch.where(made.metrics["clip_fraction"], torch.zeros_like(gradient), -made.ratios * advantages)
     torch.testing.assert_close(gradient, expected)
 
 
 @given(numbers, numbers)
 def test_at_equal_policies_the_gradient_is_that_of_reinforce(logprob: float, advantage: float) -> None:
     learner = column(logprob).requires_grad_()
-    (gradient,) = torch.autograd.grad(ppo_clip(0.2, 0.2)(learner, column(logprob), column(advantage)).losses.sum(), learner)
+    (gradient,) = torch.autograd.grad(ppo_clip(0.2, 0.2, learner, column(logprob), column(advantage)).losses.sum(), learner)
     assert gradient.item() == pytest.approx(-advantage)
 
 
 @pytest.mark.parametrize("gap", [1000.0, -1000.0])
 def test_a_log_ratio_out_of_all_bounds_stays_finite(gap: float) -> None:
     learner = column(gap).requires_grad_()
-    made = ppo_clip(0.2, 0.2)(learner, column(0.0), column(-1.0))
+    made = ppo_clip(0.2, 0.2, learner, column(0.0), column(-1.0))
     (gradient,) = torch.autograd.grad(made.losses.sum(), learner)
     assert made.ratios.log().item() == pytest.approx(math.copysign(MAX_LOG_RATIO, gap))
     assert math.isfinite(gradient.item())
@@ -96,21 +104,29 @@ def make_sums(ratios: list[float], advantages: list[float]) -> LossSums:
     sums = LossSums()
     learner, behaviour = torch.tensor(ratios, dtype=torch.float64).log(), torch.zeros(len(ratios), dtype=torch.float64)
     given_advantages = torch.tensor(advantages, dtype=torch.float64)
-    sums.add(ppo_clip(0.2, 0.2)(learner, behaviour, given_advantages), torch.ones(len(ratios)), given_advantages)
+    sums.add(ppo_clip(0.2, 0.2, learner, behaviour, given_advantages), torch.ones(len(ratios)), given_advantages)
     return sums
 
 
 def test_metrics_over_ranks_are_those_of_all_tokens_together() -> None:
     whole = make_sums([0.5, 1.0, 2.0], [1.0, -1.0, 1.0]).metrics()
     parts = [make_sums([0.5], [1.0]), make_sums([1.0, 2.0], [-1.0, 1.0]), make_sums([], [])]
-    merged = LossSums.merge([LossSums.of(part.parts()) for part in parts]).metrics()
-    assert merged == pytest.approx(whole)
+    told = [msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=LossSums) for part in parts]
+    assert LossSums.merge(told).metrics() == pytest.approx(whole)
     assert whole["ratio_min"] == pytest.approx(0.5)
     assert whole["ratio_max"] == pytest.approx(2.0)
     assert whole["ratio_mean"] == pytest.approx(3.5 / 3)
     assert whole["clip_fraction"] == pytest.approx(1 / 3)
     assert whole["num_tokens"] == 3
     assert whole["effective_sample_fraction"] == pytest.approx(3.5**2 / (3 * 5.25))
+
+
+def test_a_loss_may_not_name_a_metric_that_every_loss_has() -> None:
+    one = column(1.0)
+    sums = LossSums()
+    sums.add(TokenLoss(one, one, {"entropy": one}), one, one)
+    with pytest.raises(AssertionError, match="a loss names a metric that every loss has"):
+        sums.metrics()
 
 
 def test_without_a_token_there_are_no_metrics() -> None:

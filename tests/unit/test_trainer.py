@@ -13,7 +13,8 @@ import torch
 from gagar.training.batch import Sample, collate
 from gagar.training.deepspeed import Trainer, open_ranks
 from gagar.training.launch import launch
-from gagar.training.loss import ppo_clip
+from gagar.training.losses.ppo_clip import PpoClipLoss
+from gagar.training.losses.protocol import TokenBatch, TokenLoss
 from gagar.training.model import load_model
 from tests.learner import make_model_directory
 from tests.training_step import Job, make_optimization, make_samples, run, step
@@ -99,7 +100,7 @@ def test_a_loss_that_is_no_number_leaves_weights_and_optimizer_alone(model: Path
     ranks = open_ranks(60.0)
     states = []
     for is_poisoned in (False, True):
-        trainer = Trainer(load_model(model, "float32"), make_optimization(zero_stage), ppo_clip(0.2, 0.2), ranks)
+        trainer = Trainer(load_model(model, "float32"), make_optimization(zero_stage), PpoClipLoss(0.2, 0.2), ranks)
         if is_poisoned:
             bad = [Sample(sample.tokens, math.inf) for sample in make_samples(2)]
             before = {name: tensor.clone() for name, tensor in trainer.gather_state().items()}
@@ -118,7 +119,7 @@ def test_a_checkpoint_restores_weights_and_optimizer(model: Path, tmp_path: Path
     ranks, samples = open_ranks(60.0), make_samples(7)
 
     def make() -> Trainer:
-        return Trainer(load_model(model, "float32"), make_optimization(zero_stage), ppo_clip(0.2, 0.2), ranks)
+        return Trainer(load_model(model, "float32"), make_optimization(zero_stage), PpoClipLoss(0.2, 0.2), ranks)
 
     first = make()
     step(first, ranks, samples, 40, 1)
@@ -133,9 +134,38 @@ def test_a_checkpoint_restores_weights_and_optimizer(model: Path, tmp_path: Path
     second.close()
 
 
+class RowLoss:
+    """Keeps what it is shown; its metric is the length of each token's trajectory."""
+
+    needs_proximal_logprobs = True
+
+    def __init__(self) -> None:
+        self.shown: list[TokenBatch] = []
+
+    def __call__(self, batch: TokenBatch) -> TokenLoss:
+        self.shown.append(batch)
+        lengths = torch.bincount(batch.rows)[batch.rows]
+        return TokenLoss(-batch.learner_logprobs, torch.ones(len(batch.rows)), {"row_length": lengths})
+
+
+def test_a_loss_is_shown_rows_and_proximal_log_probabilities_and_names_its_own_metrics(model: Path) -> None:
+    ranks, samples, loss = open_ranks(60.0), make_samples(3), RowLoss()
+    trainer = Trainer(load_model(model, "float32"), make_optimization(), loss, ranks)
+    result = step(trainer, ranks, samples, 10_000)
+    trainer.close()
+    (batch,) = loss.shown
+    assert batch.proximal_logprobs is not None
+    assert torch.equal(batch.proximal_logprobs, batch.learner_logprobs)
+    assert not batch.proximal_logprobs.requires_grad
+    lengths = sorted(int(sample.tokens.loss_mask.view().sum()) for sample in samples)
+    assert sorted(torch.bincount(batch.rows).tolist()) == lengths
+    assert result.metrics["row_length"] == pytest.approx(sum(length**2 for length in lengths) / sum(lengths))
+    assert "clip_fraction" not in result.metrics
+
+
 def test_an_empty_micro_batch_trains_nothing(model: Path) -> None:
     ranks = open_ranks(60.0)
-    trainer = Trainer(load_model(model, "float32"), make_optimization(), ppo_clip(0.2, 0.2), ranks)
+    trainer = Trainer(load_model(model, "float32"), make_optimization(), PpoClipLoss(0.2, 0.2), ranks)
     result = trainer.step([collate([])], 10, 1)
     assert result.grad_norm == 0
     trainer.close()
