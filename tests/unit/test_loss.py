@@ -19,9 +19,12 @@ def column(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def ppo_clip(clip_low: float, clip_high: float, *columns: torch.Tensor) -> TokenLoss:
-    """The loss of tokens of one trajectory: learner and behaviour log-probabilities, advantages."""
-    return PpoClipLoss(clip_low, clip_high)(TokenBatch(*columns, torch.zeros(len(columns[0]), dtype=torch.int64)))
+def ppo_clip(
+    clip_low: float, clip_high: float, learner: torch.Tensor, behaviour: torch.Tensor, advantages: torch.Tensor
+) -> TokenLoss:
+    """The loss of tokens of one trajectory, from their log-probabilities."""
+    rows = torch.zeros(len(learner), dtype=torch.int64)
+    return PpoClipLoss(clip_low, clip_high)(TokenBatch(learner, behaviour, advantages, rows))
 
 
 def ratio_of(ratio: float) -> tuple[torch.Tensor, torch.Tensor]:
