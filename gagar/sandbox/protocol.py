@@ -1,6 +1,6 @@
 """The sandbox port: a workspace of files, commands and tests run in it, and nothing let out but their results.
 
-Implementation: `bubblewrap` (Linux host). It tests itself in `open` and fails closed (UnavailableError). Paths in a workspace
+Implementation: `bubblewrap` (Linux host). It tests itself in `open` and fails closed. Paths in a workspace
 are relative, normal and POSIX; anything else is refused.
 """
 
@@ -10,12 +10,16 @@ from typing import Protocol
 
 import msgspec
 
-from gagar.errors import BadRecordError
+from gagar.errors import BadRecordError, UnavailableError
 from gagar.tasks.patches import Tree
 
 
 class WorkspaceError(BadRecordError):
     """The attempt's own doing, no fault of the infrastructure: its workspace was killed or outgrew its bounds."""
+
+
+class SlowStartError(UnavailableError):
+    """The sandbox was not ready in time: the machine is busy, nothing says that it is wrong."""
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +73,8 @@ class Sandbox(Protocol):
     """Makes workspaces. Any number at a time; the implementation bounds how many really run."""
 
     async def open(self) -> None:
-        """Starts what is kept warm and tests that isolation holds; raises UnavailableError that names the way out."""
+        """Starts what is kept warm and tests that isolation holds; raises MachineError that names the way out if the machine
+        allows no sandbox, SlowStartError if it is only too busy."""
 
     def workspace(self, tree: Tree) -> AbstractAsyncContextManager[Workspace]:
         """A fresh workspace that holds `tree`; raises UnavailableError on a fault of the infrastructure."""

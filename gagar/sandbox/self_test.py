@@ -7,9 +7,8 @@ import asyncio
 import tempfile
 
 from gagar.errors import UnavailableError
-from gagar.sandbox.protocol import Sandbox
+from gagar.sandbox.protocol import Sandbox, SlowStartError
 
-TIMEOUT_S = 20.0
 TESTS = "def test_true():\n    assert 1 + 1 == 2\n\n\ndef test_false():\n    assert 1 + 1 == 3\n"
 SCRIPT = """
 fail() {{ echo "WALL $*"; }}
@@ -36,15 +35,17 @@ kill -9 -1
 """
 
 
-async def check_isolation(sandbox: Sandbox) -> None:
-    """Raises UnavailableError unless every wall stands and the tests of a workspace are told apart."""
+async def check_isolation(sandbox: Sandbox, timeout_s: float) -> None:
+    """Raises UnavailableError unless every wall stands and the tests of a workspace are told apart, each within `timeout_s`."""
     with tempfile.NamedTemporaryFile() as secret:
         listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
         async with listener:
             port = listener.sockets[0].getsockname()[1]
             async with sandbox.workspace({"test_probe.py": TESTS}) as workspace:
-                result = await workspace.run(SCRIPT.format(port=port, secret=secret.name), TIMEOUT_S)
-                run = await workspace.run_tests(["test_probe.py::test_true", "test_probe.py::test_false"], TIMEOUT_S)
+                result = await workspace.run(SCRIPT.format(port=port, secret=secret.name), timeout_s)
+                run = await workspace.run_tests(["test_probe.py::test_true", "test_probe.py::test_false"], timeout_s)
+    if "WALL" not in result.output and (result.is_timeout or run.is_timeout):
+        raise SlowStartError(f"sandbox self-test: expected its end within {timeout_s:g} s, got none yet")
     if "WALL" in result.output or "walls-tried" not in result.output:
         raise UnavailableError(f"sandbox self-test: expected closed walls, got {result.output[-500:]!r}")
     facts = (run.passed, run.failed, run.is_complete, run.alarms)

@@ -14,8 +14,8 @@ from typing import IO
 
 from gagar.errors import UnavailableError
 from gagar.sandbox.jail import data_files, jail_arguments
+from gagar.sandbox.protocol import SlowStartError
 
-START_S = 60.0
 END_S = 10.0
 MAX_MESSAGE = 256
 LAST_BYTES = 600
@@ -34,8 +34,8 @@ class WarmServer:
         asyncio.get_running_loop().add_reader(control, self._read)
 
     @classmethod
-    async def start(cls, bubblewrap: str, limits: dict[str, int]) -> "WarmServer":
-        """A server that is ready; raises UnavailableError with what bubblewrap said."""
+    async def start(cls, bubblewrap: str, limits: dict[str, int], timeout_s: float) -> "WarmServer":
+        """A server that is ready; raises SlowStartError, or UnavailableError with what bubblewrap said."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         files = data_files()
@@ -60,8 +60,12 @@ class WarmServer:
                 os.close(descriptor)
         server = cls(process, ours, errors)
         try:
-            await asyncio.wait_for(asyncio.shield(server._ready), START_S)
-        except (TimeoutError, UnavailableError):
+            await asyncio.wait_for(asyncio.shield(server._ready), timeout_s)
+        except TimeoutError:
+            server._ready.cancel()
+            await server.stop()
+            raise SlowStartError(f"{bubblewrap}: expected a warm server within {timeout_s:g} s, got none yet") from None
+        except UnavailableError:
             words = server.last_words
             await server.stop()
             raise UnavailableError(f"{bubblewrap}: expected a warm server, got {words}") from None

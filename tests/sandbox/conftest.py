@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from gagar.errors import UnavailableError
+from gagar.errors import MachineError
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
 from gagar.sandbox.limits import Limits
 
@@ -28,7 +28,7 @@ async def sandbox() -> AsyncIterator[BubblewrapSandbox]:
     opened = BubblewrapSandbox(concurrency=2, limits=LIMITS)
     try:
         await opened.open()
-    except UnavailableError as error:
+    except MachineError as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))

