@@ -165,9 +165,13 @@ async def check_topics(transport: Transport, stage: Stage, router: Router) -> No
     for topic in (*stage.inputs, *stage.tables, *stage.references, *router.outputs):
         counts[topic.name] = await transport.num_partitions(topic)
         if not counts[topic.name]:
-            raise UnavailableError(f"topic {topic.name}: expected it to exist, got nothing; run `gagar topics apply`")
+            raise UnavailableError(
+                f"topic {topic.name}: expected it to exist, got nothing; "
+                "run `gagar topics apply` with the --run and --set of this stage"
+            )
     inputs = {topic.name: counts[topic.name] for topic in stage.inputs}
     if len(set(inputs.values())) > 1:
         raise GagarError(
-            f"stage {stage.name}: expected inputs of equal partition counts, got {inputs}; run `gagar topics check`"
+            f"stage {stage.name}: expected inputs of equal partition counts, got {inputs}; "
+            "run `gagar topics check` with the --run and --set of this stage"
         )

@@ -408,7 +408,7 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         if missing := sorted(map(str, (at for name, at in names.items() if name not in found))):
             raise UnavailableError(
                 f"offsets of {self._group}: expected one in each partition, got none in {', '.join(missing)}; "
-                "if it stays so, run `gagar topics apply`"
+                "if it stays so, run `gagar topics apply` with the --run and --set of this stage"
             )
         return {at: found[name] for name, at in names.items()}
 

@@ -25,8 +25,8 @@ def report_missing(reader: str, topic: Topic, error: OutOfRangeError, num_missin
     if num_missing and topic.kept == "with the run":
         raise GagarError(
             f"{reader}: expected {error.at} to hold offsets {error.offset} to {error.earliest - 1}, got a log that begins at "
-            f"{error.earliest}: records were deleted, and groups that they stand for can never end; see `gagar topics check`, "
-            "then start anew under another run.name"
+            f"{error.earliest}: records were deleted, and groups that they stand for can never end; "
+            "see `gagar topics check` with the --run and --set of this stage, then start anew under another run.name"
         )
     if num_missing:
         log.error(
