@@ -7,24 +7,23 @@ State   none
 
 from functools import partial
 
-import msgspec
-
-from gagar.config import require
+from gagar.config import Table, require
 from gagar.errors import BadRecordError
 from gagar.grading.protocol import UnusableGradeError, check_grades
 from gagar.groups.advantages import grpo_advantages, redistribute, tier_weights
 from gagar.records import GradedGroup, GroupAdvantages, LogRef, MemberAdvantage, Verdict
-from gagar.stream.handlers import Settings, Transform
+from gagar.stream.handlers import Transform
+from topology.resources import Resources
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Table, frozen=True, kw_only=True):
     """[advantage_publisher] in the run file."""
 
     max_rescale: float = 1.5
     """Upper bound of the factor that restores the passing sum."""
 
     def __post_init__(self) -> None:
-        require(1.0 <= self.max_rescale <= 100.0, "advantage_publisher.max_rescale", "1 to 100", self.max_rescale)
+        require(1.0 <= self.max_rescale <= 100.0, "max_rescale", "1 to 100", self.max_rescale)
 
 
 def member_weights(graded: GradedGroup) -> tuple[list[float], str]:
@@ -97,9 +96,6 @@ def _member(member: Verdict, tokens: LogRef, grpo: float, weight: float, advanta
     )
 
 
-def main(settings: Settings[Config]) -> None:
-    """Runs the stage until it is told to stop."""
-    from gagar.cli.serve import serve
-    from topology.stages import ADVANTAGE_PUBLISHER
-
-    serve(ADVANTAGE_PUBLISHER, settings, Transform(partial(assign_advantages, config=settings.config)))
+def make(resources: Resources, config: Config) -> Transform:
+    """The stage's handler."""
+    return Transform(partial(assign_advantages, config=config))

@@ -6,26 +6,22 @@ Output  groups                      one Group with passing and failing members, 
 State   the open groups, rebuilt from the log
 """
 
-import msgspec
+from gagar.config import Table, require_duration
+from gagar.groups.gathering import Gather, OpenGroup
+from gagar.stream.handlers import Reducer
+from topology.resources import Resources
 
-from gagar.config import require_duration
-from gagar.stream.handlers import Settings
 
-
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Table, frozen=True, kw_only=True):
     """[gatherer] in the run file."""
 
     grace_s: float = 30.0
     """How long after its rollouts' deadline a group waits for verdicts that are under way."""
 
     def __post_init__(self) -> None:
-        require_duration(self.grace_s, "gatherer.grace_s", may_be_zero=True)
+        require_duration(self.grace_s, "grace_s", may_be_zero=True)
 
 
-def main(settings: Settings[Config]) -> None:
-    """Runs the stage until it is told to stop."""
-    from gagar.cli.serve import serve
-    from gagar.groups.gathering import Gather
-    from topology.stages import GATHERER
-
-    serve(GATHERER, settings, Gather(settings.config.grace_s))
+def make(resources: Resources, config: Config) -> Reducer[OpenGroup]:
+    """The stage's handler."""
+    return Gather(config.grace_s)

@@ -9,40 +9,14 @@ A grading that is unusable or takes too long never blocks or drops a group: it f
 
 import asyncio
 from collections.abc import Sequence
-from typing import Literal
 
-import msgspec
-
-from gagar.config import require, require_duration
-from gagar.grading.protocol import Grader, UnusableGradeError, check_grades, why_ineligible
+from gagar.grading.kinds import GraderKinds
+from gagar.grading.protocol import Grader, GraderTable, UnusableGradeError, check_grades, why_ineligible
 from gagar.records import GradedGroup, Group
-from gagar.stream.handlers import Delivery, Effect, References, Settings
+from gagar.stream.handlers import Delivery, Effect, References
+from topology.resources import Resources
 
-
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[grader] in the run file."""
-
-    kind: Literal["rules", "none"] = "rules"
-    """rules: by measures of the patch. none: all tied, plain GRPO."""
-    deadline_s: float = 600.0
-    """Of one grading; past it the group falls back."""
-    size_slack_lines: int = 3
-    """`rules`: a patch with no more lines than this above the smallest of its tie is tied with it."""
-
-    def __post_init__(self) -> None:
-        require_duration(self.deadline_s, "grader.deadline_s")
-        require(self.size_slack_lines >= 0, "grader.size_slack_lines", "0 or more", self.size_slack_lines)
-
-
-def make_grader(config: Config) -> Grader:
-    """The grader that the configuration names."""
-    if config.kind == "none":
-        from gagar.grading.none import NoneGrader
-
-        return NoneGrader()
-    from gagar.grading.rules import RulesGrader
-
-    return RulesGrader(config.size_slack_lines)
+Config = GraderKinds
 
 
 class GradeGroups(Effect):
@@ -75,9 +49,6 @@ class GradeGroups(Effect):
         await self._grader.close()
 
 
-def main(settings: Settings[Config]) -> None:
-    """Runs the stage until it is told to stop."""
-    from gagar.cli.serve import serve
-    from topology.stages import GRADER
-
-    serve(GRADER, settings, GradeGroups(make_grader(settings.config), settings.config.deadline_s))
+def make(resources: Resources, config: GraderTable) -> Effect:
+    """The stage's handler."""
+    return GradeGroups(config.make(), config.deadline_s)

@@ -15,38 +15,37 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gagar.config import require, require_duration
+from gagar.config import Table, require, require_duration
 from gagar.errors import BadRecordError
 from gagar.records import PatchMeasures, Trajectory, Verdict, VerdictStatus
-from gagar.sandbox.kinds import SandboxKind, make_sandbox
-from gagar.sandbox.limits import Limits
+from gagar.sandbox.kinds import Bubblewrap, SandboxKinds
 from gagar.sandbox.protocol import Sandbox, TestRun
-from gagar.stream.handlers import Delivery, Effect, References, Settings
+from gagar.stream.handlers import Delivery, Effect, References
+from gagar.tasks.kinds import Tasks
 from gagar.tasks.patches import apply_patch, changed_files, folders_above, make_patch
-from gagar.tasks.task import Task, load_tasks
+from gagar.tasks.task import Task
 from gagar.verification.measures import measure_patch, patch_digest
 from gagar.verification.verdicts import untested
+from topology.resources import Resources
 
 MAX_REASON_CHARS = 300
 INLINE_CHARS = 64 << 10
 """Patches up to this are applied and compared on the event loop; that takes a millisecond or two."""
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Table, frozen=True, kw_only=True):
     """[verifier] in the run file."""
 
-    sandbox: SandboxKind = "bubblewrap"
+    sandbox: SandboxKinds = Bubblewrap()
     """What the tests run in."""
     concurrency: int = 2
     """Workspaces at a time; about the number of cores."""
     test_timeout_s: float = 60.0
     """Of all tests of an attempt."""
-    limits: Limits = Limits()
-    """What one workspace may use."""
 
     def __post_init__(self) -> None:
-        require(1 <= self.concurrency <= 1024, "verifier.concurrency", "1 to 1024", self.concurrency)
-        require_duration(self.test_timeout_s, "verifier.test_timeout_s")
+        require(1 <= self.concurrency <= 1024, "concurrency", "1 to 1024", self.concurrency)
+        require_duration(self.test_timeout_s, "test_timeout_s")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,20 +62,18 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class VerifyTrajectories(Effect):
     """Tests each trajectory's patch in a Sandbox."""
 
-    def __init__(self, settings: Settings[Config], sandbox: Sandbox) -> None:
-        self._run = settings.run
-        self._timeout_s = settings.config.test_timeout_s
+    def __init__(self, tasks: Tasks, sandbox: Sandbox, timeout_s: float) -> None:
+        """`timeout_s`: of all tests of an attempt."""
+        self._tasks = tasks
         self._sandbox = sandbox
-        self._tasks: dict[str, Task] = {}
+        self._timeout_s = timeout_s
 
     async def open(self, references: References) -> None:
-        for path in (self._run.tasks.train, self._run.tasks.heldout):
-            self._tasks |= {task.task_id: task for task in load_tasks(self._run.resolve(path))}
         await self._sandbox.open()
 
     async def handle(self, delivery: Delivery[Trajectory]) -> Sequence[Verdict]:
         trajectory = delivery.record
-        task = self._tasks.get(trajectory.task_id)
+        task = await asyncio.to_thread(self._tasks.find, trajectory.task_id)
         if task is None:
             raise BadRecordError(f"trajectory {delivery.ref}: expected a task of [tasks], got {trajectory.task_id!r}")
         verdict = untested(delivery, len(task.expected_tests))
@@ -160,11 +157,6 @@ def _decided(verdict: Verdict, status: VerdictStatus, reason: str) -> Verdict:
     return msgspec.structs.replace(verdict, status=status, reason=first_line)
 
 
-def main(settings: Settings[Config]) -> None:
-    """Runs the stage until it is told to stop."""
-    from gagar.cli.serve import serve
-    from topology.stages import VERIFIER
-
-    config = settings.config
-    sandbox = make_sandbox(config.sandbox, concurrency=config.concurrency, limits=config.limits)
-    serve(VERIFIER, settings, VerifyTrajectories(settings, sandbox))
+def make(resources: Resources, config: Config) -> Effect:
+    """The stage's handler; raises ConfigError if the tasks cannot be read."""
+    return VerifyTrajectories(resources.tasks, config.sandbox.make(config.concurrency), config.test_timeout_s)

@@ -5,16 +5,18 @@ into its type. Environment variables hold addresses and secrets only: `GAGAR_KAF
 Every fault is a ConfigError that names the key, what was expected and what came, before anything is connected to.
 """
 
+import difflib
+import importlib
 import os
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, cast, get_args, get_origin
 
 import msgspec
 
 from gagar.errors import ConfigError
-
-C = TypeVar("C", bound=msgspec.Struct)
 
 PACKAGED = "gagar:"
 """Before a path in the data of the installed package."""
@@ -46,7 +48,18 @@ def _is_address(server: str) -> bool:
     return bool(host) and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
 
 
-class RunTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the run file. `__post_init__` checks ranges with `require`."""
+
+
+class Kind(Table, frozen=True, kw_only=True, tag_field="kind"):
+    """A table that its key `kind` chooses, that holds the options of its kind and builds it.
+
+    Each port has a table of its own below this one, whose `make` says what is built; the port's `kinds.py` holds the union.
+    """
+
+
+class RunTable(Table, frozen=True, kw_only=True):
     """[run]: what names a run and where its files are."""
 
     name: str
@@ -58,10 +71,10 @@ class RunTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         is_name = self.name.replace("-", "").replace("_", "").isalnum() and self.name.isascii() and len(self.name) <= 80
-        require(is_name, "run.name", "1 to 80 ASCII letters, digits, - and _", self.name)
+        require(is_name, "name", "1 to 80 ASCII letters, digits, - and _", self.name)
 
 
-class KafkaTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KafkaTable(Table, frozen=True, kw_only=True):
     """[kafka]: which cluster."""
 
     bootstrap_servers: str = ""
@@ -77,29 +90,20 @@ class KafkaTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         are_addresses = all(
             _is_address(server.strip()) for server in self.bootstrap_servers.split(",") if self.bootstrap_servers
         )
-        require(are_addresses, "kafka.bootstrap_servers", "host:port,... with ports 1 to 65535", self.bootstrap_servers)
-        require(1 <= self.num_partitions <= 1024, "kafka.num_partitions", "1 to 1024", self.num_partitions)
-        require(1 <= self.replication_factor <= 9, "kafka.replication_factor", "1 to 9", self.replication_factor)
-        require_duration(self.start_timeout_s, "kafka.start_timeout_s")
+        require(are_addresses, "bootstrap_servers", "host:port,... with ports 1 to 65535", self.bootstrap_servers)
+        require(1 <= self.num_partitions <= 1024, "num_partitions", "1 to 1024", self.num_partitions)
+        require(1 <= self.replication_factor <= 9, "replication_factor", "1 to 9", self.replication_factor)
+        require_duration(self.start_timeout_s, "start_timeout_s")
 
 
-class PolicyTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PolicyTable(Table, frozen=True, kw_only=True):
     """[policy]: what is trained."""
 
     path: str
     """Directory of a Hugging Face causal language model: config, tokenizer with chat template, safetensors."""
 
 
-class TasksTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[tasks]: JSON Lines files of tasks, see gagar.tasks."""
-
-    train: str
-    """Tasks that are trained on."""
-    heldout: str
-    """Tasks of the evaluation; no training sees them."""
-
-
-class TrainingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrainingTable(Table, frozen=True, kw_only=True):
     """[training]: the quantities that sampler, gatherer and learner share."""
 
     group_size: int = 8
@@ -120,15 +124,15 @@ class TrainingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """From request to the end of an attempt, waiting included."""
 
     def __post_init__(self) -> None:
-        require(2 <= self.group_size <= 1024, "training.group_size", "2 to 1024", self.group_size)
-        require(1 <= self.groups_per_step <= 4096, "training.groups_per_step", "1 to 4096", self.groups_per_step)
-        require(0 <= self.max_staleness <= 64, "training.max_staleness", "0 to 64", self.max_staleness)
-        require(self.num_steps >= 1, "training.num_steps", "1 or more", self.num_steps)
-        require(self.evaluate_every >= 0, "training.evaluate_every", "0 or more", self.evaluate_every)
+        require(2 <= self.group_size <= 1024, "group_size", "2 to 1024", self.group_size)
+        require(1 <= self.groups_per_step <= 4096, "groups_per_step", "1 to 4096", self.groups_per_step)
+        require(0 <= self.max_staleness <= 64, "max_staleness", "0 to 64", self.max_staleness)
+        require(self.num_steps >= 1, "num_steps", "1 or more", self.num_steps)
+        require(self.evaluate_every >= 0, "evaluate_every", "0 or more", self.evaluate_every)
         evaluation_size = self.evaluation_group_size
-        require(1 <= evaluation_size <= 1024, "training.evaluation_group_size", "1 to 1024", evaluation_size)
-        require(0 < self.temperature <= 10, "training.temperature", "more than 0, at most 10", self.temperature)
-        require_duration(self.rollout_deadline_s, "training.rollout_deadline_s")
+        require(1 <= evaluation_size <= 1024, "evaluation_group_size", "1 to 1024", evaluation_size)
+        require(0 < self.temperature <= 10, "temperature", "more than 0, at most 10", self.temperature)
+        require_duration(self.rollout_deadline_s, "rollout_deadline_s")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,10 +141,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     run: RunTable
     kafka: KafkaTable
     policy: PolicyTable
-    tasks: TasksTable
     training: TrainingTable
-    stages: dict[str, dict[str, Any]]
-    """The other tables by name; `gagar.cli` checks that each belongs to a stage."""
+    tables: dict[str, dict[str, Any]]
+    """The other tables as they came: `tasks` and those of the stages. `topology.composition` types them."""
     root: str
     """Where relative paths of the file start: its directory, or for a packaged run file the current one."""
 
@@ -169,34 +172,101 @@ SHARED: dict[str, type[msgspec.Struct]] = {
     "run": RunTable,
     "kafka": KafkaTable,
     "policy": PolicyTable,
-    "tasks": TasksTable,
     "training": TrainingTable,
 }
 
 
-def convert(table: str, raw: dict[str, Any], into: type[C]) -> C:
-    """A table as its type; raises ConfigError naming `table.key` on an unknown key, a wrong type or an impossible value."""
-    _check_numbers(table, raw)
+def convert(key: str, raw: dict[str, Any], into: Any) -> Any:
+    """A table as its type: a Table, or a union of Kinds of which `raw["kind"]` chooses one (the first if it is left out).
+
+    `key` is the path of the table in the run file. `kind = "package.module:Table"` names a kind that is installed elsewhere.
+    Raises ConfigError that names the key on an unknown key or kind, a wrong type, or an impossible value.
+    """
+    values = dict(raw)
+    table = _chosen(key, values, into) if _is_table(into) else into
+    fields = {field.name: field for field in msgspec.structs.fields(table)}
+    for name in values:
+        if name not in fields:
+            raise ConfigError(f"{key}.{name}: expected a key of [{key}], got {name}{did_you_mean(name, fields)}")
+    for name, field in fields.items():
+        if name in values:
+            values[name] = _value(f"{key}.{name}", values[name], field.type)
+        elif field.required:
+            raise ConfigError(f"{key}.{name}: expected a value, got none")
     try:
-        return msgspec.convert(raw, into)
+        return table(**values)
+    except ValueError as error:
+        raise ConfigError(f"{key}.{error}") from error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a message about a word that is not known: the nearest known one, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}"
+
+
+def _kinds(into: Any) -> tuple[type["Table"], ...]:
+    """The tables of a union of kinds, or one table alone; none for any other type."""
+    members = get_args(into) if isinstance(into, UnionType) else (into,)
+    return members if all(isinstance(member, type) and issubclass(member, Table) for member in members) else ()
+
+
+def _is_table(into: Any) -> bool:
+    return bool(_kinds(into))
+
+
+def _chosen(key: str, values: dict[str, Any], into: Any) -> type["Table"]:
+    """The table that `kind` chooses; takes `kind` out of `values`."""
+    kinds = _kinds(into)
+    if not issubclass(kinds[0], Kind):
+        return kinds[0]
+    by_name = {str(kind.__struct_config__.tag): kind for kind in kinds}
+    chosen = values.pop("kind", next(iter(by_name)))
+    if not isinstance(chosen, str):
+        raise ConfigError(f"{key}.kind: expected a name, got {chosen!r}")
+    if ":" in chosen:
+        return _from_outside(f"{key}.kind", chosen, kinds[0])
+    if chosen not in by_name:
+        expected = f"one of {', '.join(by_name)}, or package.module:Table"
+        raise ConfigError(f"{key}.kind: expected {expected}, got {chosen!r}{did_you_mean(chosen, by_name)}")
+    return by_name[chosen]
+
+
+def _from_outside(key: str, chosen: str, sibling: type["Table"]) -> type["Table"]:
+    """The kind `package.module:Table`; it must derive from the port's table, as `sibling` does."""
+    port = next(base for base in sibling.__mro__ if Kind in base.__bases__)
+    module, _, name = chosen.partition(":")
+    try:
+        table: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key}: expected package.module:Table that can be imported, got {chosen!r}: {error}") from error
+    if not (isinstance(table, type) and issubclass(table, port)):
+        raise ConfigError(f"{key}: expected a table derived from {port.__module__}.{port.__name__}, got {chosen!r}")
+    return cast("type[Table]", table)
+
+
+def _value(key: str, value: Any, kind: Any) -> Any:
+    """A value as its field's type."""
+    if _is_table(kind):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{key}: expected a table, got {value!r}; write it as [{key}]")
+        return convert(key, value, kind)
+    _check_numbers(key, value)
+    try:
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        text = str(error)
-        cause = error.__cause__
-        if isinstance(cause, ValueError):
-            raise ConfigError(str(cause)) from error
-        what, _, where = text.partition(" - at `$.")
-        name = where.rstrip("`")
-        key = f"{table}.{name}" if name else table
-        if choices := _choices(into, name):
-            raise ConfigError(f"{key}: expected one of {', '.join(choices)}, got {raw[name]!r}") from error
-        known = ", ".join(into.__struct_fields__)
-        raise ConfigError(f"{key}: {what[:1].lower()}{what[1:]}; the keys of [{table}] are {known}") from error
+        if get_origin(kind) is Literal:
+            choices = [str(choice) for choice in get_args(kind)]
+            hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+            raise ConfigError(f"{key}: expected one of {', '.join(choices)}, got {value!r}{hint}") from error
+        raise ConfigError(f"{key}: expected {_type_name(kind)}, got {value!r}") from error
 
 
-def _choices(into: type[msgspec.Struct], name: str) -> list[str]:
-    """The values of a field that has a list of them; else none."""
-    kinds = [field.type for field in msgspec.structs.fields(into) if field.name == name]
-    return [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+def _type_name(kind: Any) -> str:
+    """A type in words."""
+    names = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+    return names.get(kind) or str(kind).replace("typing.", "")
 
 
 def _check_numbers(key: str, value: object) -> None:
@@ -212,18 +282,23 @@ def _check_numbers(key: str, value: object) -> None:
 
 
 def apply_override(tables: dict[str, Any], override: str) -> None:
-    """Sets one `table.key=value` in place; the value is TOML, or else a string. Raises ConfigError if it has another form."""
+    """Sets one `table.key=value` in place, at any depth; the value is TOML, or else a string. Raises ConfigError if it has
+    another form."""
     path, is_given, text = override.partition("=")
-    table, _, key = path.strip().partition(".")
-    if not is_given or not table or not key:
+    *outer, key = (part.strip() for part in path.split("."))
+    if not (is_given and outer and key and all(outer)):
         raise ConfigError(f"--set {override}: expected table.key=value, e.g. --set training.num_steps=20")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
-    values = tables.setdefault(table, {})
-    if isinstance(values, dict):
-        values[key] = value
+    values = tables
+    for depth, name in enumerate(outer, start=1):
+        values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            where = ".".join(outer[:depth])
+            raise ConfigError(f"--set {override}: expected {where} to be a table, got {values!r}")
+    values[key] = value
 
 
 def load_run(path: Path, overrides: tuple[str, ...] = (), root: Path | None = None) -> Run:
@@ -244,4 +319,4 @@ def load_run(path: Path, overrides: tuple[str, ...] = (), root: Path | None = No
         if not isinstance(value, dict):
             raise ConfigError(f"{name}: expected a table, got {value!r}; write it as [{name}]")
     shared: dict[str, Any] = {name: convert(name, tables.pop(name, {}), kind) for name, kind in SHARED.items()}
-    return Run(**shared, stages=tables, root=str((root or path.parent).resolve()))
+    return Run(**shared, tables=tables, root=str((root or path.parent).resolve()))

@@ -15,40 +15,31 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from gagar.config import require, require_duration
-from gagar.engine.kinds import EngineKind, make_engine
+from gagar.config import Table, TrainingTable, require, require_duration
+from gagar.engine.kinds import EngineKinds, Transformers
 from gagar.errors import BadRecordError, UnavailableError
+from gagar.policies.chat_template import ChatTemplate
 from gagar.records import PolicyVersion, Record, RolloutRequest
-from gagar.sandbox.kinds import SandboxKind, make_sandbox
-from gagar.sandbox.limits import Limits
-from gagar.stream.handlers import Delivery, Effect, Output, References, Settings
-from gagar.tasks.task import Task, load_tasks
+from gagar.sandbox.kinds import Bubblewrap, SandboxKinds
+from gagar.stream.handlers import Delivery, Effect, Output, References
+from gagar.tasks.kinds import Tasks
+from gagar.tasks.task import Task
+from topology.resources import Resources
 
 if TYPE_CHECKING:
-    from gagar.agent.loop import Attempt, AttemptLimits
-    from gagar.engine.protocol import Engine
-    from gagar.sandbox.protocol import Sandbox
+    from gagar.agent.loop import Rollout, Tools
+    from gagar.agent.role import AgentLimits
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Table, frozen=True, kw_only=True):
     """[rollout_worker] in the run file."""
 
-    engine: EngineKind = "transformers"
+    engine: EngineKinds = Transformers()
     """What samples."""
-    device: str = "auto"
-    """Of the engine: auto, cpu, cuda; auto takes a GPU if there is one."""
-    num_threads: int = 1
-    """CPU threads of the engine. More than one helps only where as many cores are idle; else they wait for each other."""
-    max_cache_tokens: int = 1 << 18
-    """Rows x positions of the engine's key-value cache; more attempts wait."""
-    sandbox: SandboxKind = "bubblewrap"
+    sandbox: SandboxKinds = Bubblewrap()
     """What commands run in."""
     sandbox_concurrency: int = 2
     """Workspaces at a time; about the number of cores."""
-    limits: Limits = Limits()
-    """What one workspace may use."""
     concurrency: int = 64
     """Attempts at a time."""
     max_turns: int = 1
@@ -63,41 +54,35 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Before the task's statement; empty: none."""
 
     def __post_init__(self) -> None:
-        is_device = self.device in ("auto", "cpu", "cuda") or self.device.removeprefix("cuda:").isdigit()
-        require(is_device, "rollout_worker.device", "auto, cpu, cuda or cuda:N", self.device)
-        require(1 <= self.num_threads <= 1024, "rollout_worker.num_threads", "1 to 1024", self.num_threads)
-        require(self.max_cache_tokens >= 1024, "rollout_worker.max_cache_tokens", "1024 or more", self.max_cache_tokens)
         concurrency = self.sandbox_concurrency
-        require(1 <= concurrency <= 1024, "rollout_worker.sandbox_concurrency", "1 to 1024", concurrency)
-        require(1 <= self.concurrency <= 4096, "rollout_worker.concurrency", "1 to 4096", self.concurrency)
-        require(1 <= self.max_turns <= 1024, "rollout_worker.max_turns", "1 to 1024", self.max_turns)
-        require(1 <= self.max_new_tokens <= 1 << 20, "rollout_worker.max_new_tokens", "1 to 1048576", self.max_new_tokens)
+        require(1 <= concurrency <= 1024, "sandbox_concurrency", "1 to 1024", concurrency)
+        require(1 <= self.concurrency <= 4096, "concurrency", "1 to 4096", self.concurrency)
+        require(1 <= self.max_turns <= 1024, "max_turns", "1 to 1024", self.max_turns)
+        require(1 <= self.max_new_tokens <= 1 << 20, "max_new_tokens", "1 to 1048576", self.max_new_tokens)
         temperature = self.evaluation_temperature
-        require(0 < temperature <= 10, "rollout_worker.evaluation_temperature", "more than 0, at most 10", temperature)
-        require_duration(self.command_timeout_s, "rollout_worker.command_timeout_s")
+        require(0 < temperature <= 10, "evaluation_temperature", "more than 0, at most 10", temperature)
+        require_duration(self.command_timeout_s, "command_timeout_s")
 
 
 class MakeRollouts(Effect):
     """Makes each attempt with an Engine and a Sandbox."""
 
-    def __init__(self, settings: Settings[Config], engine: "Engine", sandbox: "Sandbox") -> None:
+    def __init__(self, training: TrainingTable, config: Config, tasks: Tasks, tools: "Tools") -> None:
         from gagar.policies.follower import PolicyFollower
 
-        self._settings = settings
-        self._engine = engine
-        self._sandbox = sandbox
-        self._policy = PolicyFollower(engine)
-        self._places = asyncio.Semaphore(settings.config.concurrency)
-        self._tasks: dict[str, Task] = {}
+        self._training = training
+        self._config = config
+        self._tasks = tasks
+        self._tools = tools
+        self._policy = PolicyFollower(tools.engine)
+        self._places = asyncio.Semaphore(config.concurrency)
         self._outages: dict[str, str] = {}
         """Faults of the infrastructure that requests under way have met, by request."""
 
     async def open(self, references: References) -> None:
-        run = self._settings.run
-        for path in (run.tasks.train, run.tasks.heldout):
-            self._tasks |= {task.task_id: task for task in load_tasks(run.resolve(path))}
-        await self._sandbox.open()
-        await self._engine.open()
+        await self._tools.sandbox.open()
+        await asyncio.to_thread(self._tools.chat.open)
+        await self._tools.engine.open()
         self._policy.start()
 
     def observe(self, record: Record) -> None:
@@ -110,22 +95,23 @@ class MakeRollouts(Effect):
         from topology.topics import TRAJECTORIES, TRAJECTORY_TOKENS
 
         request = delivery.record
-        task = self._tasks.get(request.task_id)
+        task = await asyncio.to_thread(self._tasks.find, request.task_id)
         if task is None:
             raise BadRecordError(f"request {delivery.ref}: expected a task of [tasks], got {request.task_id!r}")
         try:
-            attempt = await self._attempt(request, task, str(delivery.ref))
-            if attempt.infrastructure and time.time() < request.deadline:
-                raise UnavailableError(attempt.failure)
+            rollout = await self._attempt(request, task, str(delivery.ref))
+            if rollout.infrastructure and time.time() < request.deadline:
+                raise UnavailableError(rollout.failure)
         except UnavailableError as error:
             self._outages[str(delivery.ref)] = str(error)
             raise
         self._outages.pop(str(delivery.ref), None)
-        return outputs_of(delivery, attempt, TRAJECTORY_TOKENS.max_record_bytes, TRAJECTORIES.max_record_bytes)
+        return outputs_of(delivery, rollout, TRAJECTORY_TOKENS.max_record_bytes, TRAJECTORIES.max_record_bytes)
 
-    async def _attempt(self, request: RolloutRequest, task: Task, ref: str) -> "Attempt":
+    async def _attempt(self, request: RolloutRequest, task: Task, ref: str) -> "Rollout":
         """Waits for a policy and a place, then makes the attempt; past the deadline it ends with nothing sampled."""
-        from gagar.agent.loop import Attempt, run_attempt
+        from gagar.agent.loop import Rollout, run_agent
+        from gagar.agent.solver import Solver
 
         start = time.time()
         try:
@@ -136,7 +122,7 @@ class MakeRollouts(Effect):
         except TimeoutError:
             outage = self._outages.get(ref, "")
             failure = outage or "deadline: expected a place before it, got none"
-            return Attempt(
+            return Rollout(
                 status="timeout",
                 failure=failure,
                 infrastructure=bool(outage),
@@ -144,43 +130,32 @@ class MakeRollouts(Effect):
                 duration_s=time.time() - start,
             )
         try:
-            limits = self._limits(request)
-            return await run_attempt(task, self._engine, self._sandbox, limits, seed=request.seed, deadline=request.deadline)
+            solver = Solver(task, self._limits(request), self._config.system_prompt)
+            return await run_agent(solver, self._tools, seed=request.seed, deadline=request.deadline)
         finally:
             self._places.release()
 
-    def _limits(self, request: RolloutRequest) -> "AttemptLimits":
-        from gagar.agent.loop import AttemptLimits
+    def _limits(self, request: RolloutRequest) -> "AgentLimits":
+        from gagar.agent.role import AgentLimits
 
-        config, training = self._settings.config, self._settings.run.training
         is_training = request.purpose == "training"
-        return AttemptLimits(
-            max_turns=config.max_turns,
-            max_new_tokens=config.max_new_tokens,
-            command_timeout_s=config.command_timeout_s,
-            temperature=training.temperature if is_training else config.evaluation_temperature,
-            system_prompt=config.system_prompt,
+        return AgentLimits(
+            max_turns=self._config.max_turns,
+            max_new_tokens=self._config.max_new_tokens,
+            command_timeout_s=self._config.command_timeout_s,
+            temperature=self._training.temperature if is_training else self._config.evaluation_temperature,
         )
 
     async def close(self) -> None:
         await self._policy.close()
-        await self._engine.close()
-        await self._sandbox.close()
+        await self._tools.engine.close()
+        await self._tools.sandbox.close()
 
 
-def main(settings: Settings[Config]) -> None:
-    """Runs the stage until it is told to stop."""
-    from gagar.cli.serve import serve
-    from topology.stages import ROLLOUT_WORKER
+def make(resources: Resources, config: Config) -> Effect:
+    """The stage's handler; raises ConfigError if the tasks cannot be read."""
+    from gagar.agent.loop import Tools
 
-    config = settings.config
-    engine = make_engine(
-        config.engine,
-        settings.run.resolve(settings.run.policy.path),
-        max_running=config.concurrency,
-        max_cache_tokens=config.max_cache_tokens,
-        num_threads=config.num_threads,
-        device=config.device,
-    )
-    sandbox = make_sandbox(config.sandbox, concurrency=config.sandbox_concurrency, limits=config.limits)
-    serve(ROLLOUT_WORKER, settings, MakeRollouts(settings, engine, sandbox))
+    chat = ChatTemplate(resources.policy_path)
+    engine, sandbox = config.engine.make(chat, config.concurrency), config.sandbox.make(config.sandbox_concurrency)
+    return MakeRollouts(resources.run.training, config, resources.tasks, Tools(engine, chat, sandbox))

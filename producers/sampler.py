@@ -8,17 +8,16 @@ State   a cursor in the committed offset's metadata; the rest is rebuilt from th
 import logging
 from collections.abc import Sequence
 
-import msgspec
-
-from gagar.config import Run, TrainingTable
+from gagar.config import Table, TrainingTable
 from gagar.groups.admission import Admission, AdmissionLimits, Cursor, NextGroup, TaskOrder, stable_hash
 from gagar.records import Outcome, PolicyVersion, Record, RolloutRequest
-from gagar.stream.handlers import Settings, Source
+from gagar.stream.handlers import Source
+from topology.resources import Resources
 
 logger = logging.getLogger(__name__)
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Table, frozen=True, kw_only=True):
     """[sampler] in the run file: nothing of its own; [training] and [tasks] say what it asks for."""
 
 
@@ -79,18 +78,7 @@ class Sampler(Source):
         ]
 
 
-def make_sampler(run: Run) -> Sampler:
-    """The source over the run's task files; raises ConfigError if one cannot be read."""
-    from gagar.tasks.task import load_tasks
-
-    train = [task.task_id for task in load_tasks(run.resolve(run.tasks.train))]
-    heldout = [task.task_id for task in load_tasks(run.resolve(run.tasks.heldout))]
-    return Sampler(run.training, run.run.seed, train, heldout)
-
-
-def main(settings: Settings[Config]) -> None:
-    """Runs the stage until the planned end."""
-    from gagar.cli.serve import serve
-    from topology.stages import SAMPLER
-
-    serve(SAMPLER, settings, make_sampler(settings.run))
+def make(resources: Resources, config: Config) -> Source:
+    """The stage's handler; raises ConfigError if the tasks cannot be read."""
+    run, tasks = resources.run, resources.tasks
+    return Sampler(run.training, run.run.seed, tasks.train.ids, tasks.heldout.ids)

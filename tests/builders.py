@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TasksTable, TrainingTable
+from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TrainingTable
 from gagar.records import (
     Group,
     LogRef,
@@ -93,8 +93,7 @@ def make_run(directory: Path) -> Run:
         run=RunTable(name="try", dir=str(directory)),
         kafka=KafkaTable(),
         policy=PolicyTable(path="p"),
-        tasks=TasksTable(train="a", heldout="b"),
         training=TrainingTable(),
-        stages={"grader": {"kind": "rules"}},
+        tables={"tasks": {"train": {"path": "a"}, "heldout": {"path": "b"}}, "grader": {"kind": "rules"}},
         root=str(directory),
     )

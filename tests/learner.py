@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from consumers.learner.stage import Config
+from consumers.learner.stage import Config, Settings
 from gagar.arrays import Tensor
 from gagar.config import SHARED, Run, convert
 from gagar.errors import BadRecordError, FencedError
 from gagar.records import GroupAdvantages, LogRef, MemberAdvantage, Outcome, PolicyVersion, TrajectoryTokens
-from gagar.stream.handlers import Delivery, Output, RecordT, References, Settings
+from gagar.stream.handlers import Delivery, Output, RecordT, References
 from gagar.stream.spec import Topic
 
 VOCAB = 64
@@ -180,14 +180,13 @@ def make_model_directory(path: Path, hidden_size: int = 16, seed: int = 0, max_s
     return path
 
 
-def make_settings(root: Path, training: dict[str, Any] | None = None, **config: Any) -> Settings[Config]:
+def make_settings(root: Path, training: dict[str, Any] | None = None, **config: Any) -> Settings:
     """Settings of a learner below `root`, whose initial policy is `root/policy`."""
     tables: dict[str, Any] = {
         "run": {"name": "test", "dir": "data"},
         "kafka": {"num_partitions": NUM_PARTITIONS},
         "policy": {"path": "policy"},
-        "tasks": {"train": "", "heldout": ""},
         "training": {"groups_per_step": 2, "num_steps": 4, "max_staleness": 8, **(training or {})},
     }
     shared: dict[str, Any] = {name: convert(name, table, SHARED[name]) for name, table in tables.items()}
-    return Settings(config=Config(**config), run=Run(**shared, stages={}, root=str(root)))
+    return Settings(config=Config(**config), run=Run(**shared, tables={}, root=str(root)))

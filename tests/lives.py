@@ -18,11 +18,11 @@ from consumers.learner.client import JournalClient
 from consumers.learner.plan import Directive, LoadReport
 from consumers.learner.publishing import Places
 from consumers.learner.rank import Rank, Stop, _coordinator
-from consumers.learner.stage import Config
+from consumers.learner.stage import Settings
 from gagar.grading.rules import rank
 from gagar.groups.gathering import Gather
 from gagar.records import GradedGroup, GroupAdvantages, Outcome, PolicyVersion, RolloutRequest
-from gagar.stream.handlers import Delivery, Output, References, Settings, Tombstone
+from gagar.stream.handlers import Delivery, Output, References, Tombstone
 from gagar.stream.journal import Journal
 from gagar.stream.spec import Topic
 from gagar.training.background import Background
@@ -236,7 +236,7 @@ class FatedRank(Rank):
 class Lives:
     """A learner's lives, one after the other, over what outlives them."""
 
-    def __init__(self, settings: Settings[Config], pipeline: Pipeline, open_journal: Callable[[], Journal]) -> None:
+    def __init__(self, settings: Settings, pipeline: Pipeline, open_journal: Callable[[], Journal]) -> None:
         self.settings = settings
         self.pipeline = pipeline
         self.lives: list[Life] = []

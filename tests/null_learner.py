@@ -8,10 +8,9 @@ from consumers.learner.client import JournalClient
 from consumers.learner.plan import Directive, GroupLoad, LoadReport
 from consumers.learner.publishing import Places
 from consumers.learner.rank import Rank, Stop, _coordinator
-from consumers.learner.stage import Config
+from consumers.learner.stage import Settings
 from gagar.policies.model_directory import WEIGHTS
 from gagar.records import GroupAdvantages, LogRef
-from gagar.stream.handlers import Settings
 from gagar.training.checkpoint import CheckpointState, read_latest
 from gagar.training.deepspeed import StepResult
 from gagar.training.ranks import Ranks
@@ -66,7 +65,7 @@ class NullRank(Rank):
         return StepResult(is_applied=True, grad_norm=1.0, metrics={})
 
 
-def learn(settings: Settings[Config], client: JournalClient, stop: Stop, pause: Callable[[], None] = lambda: None) -> None:
+def learn(settings: Settings, client: JournalClient, stop: Stop, pause: Callable[[], None] = lambda: None) -> None:
     """One life, from the newest checkpoint until `stop`."""
     places = Places.of(settings.run)
     places.policy.mkdir(parents=True, exist_ok=True)

@@ -97,6 +97,14 @@ class FakeEngine:
     def policy_version(self) -> int:
         return self._version
 
+    async def close(self) -> None: ...
+
+
+class FakeChat:
+    """Renders a token for each character."""
+
+    def open(self) -> None: ...
+
     def render(self, messages: list[dict[str, str]]) -> list[int]:
         return [ord(char) for message in messages for char in f"<{message['role']}>{message['content']}"]
 
@@ -104,9 +112,7 @@ class FakeEngine:
         return [ord(char) for char in f"<user>{content}<assistant>"]
 
     def decode(self, token_ids: list[int]) -> str:
-        return "".join(chr(token) for token in token_ids if token != self.END)
-
-    async def close(self) -> None: ...
+        return "".join(chr(token) for token in token_ids if token != FakeEngine.END)
 
 
 Shell = Callable[[str, dict[str, str]], CommandResult]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TasksTable, TrainingTable
+from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TrainingTable
 from gagar.tasks.task import Task
 
 
@@ -17,9 +17,8 @@ def make_run(root: Path, servers: str = "", **kafka: int) -> Run:
         run=RunTable(name="test"),
         kafka=KafkaTable(**kafka_fields),
         policy=PolicyTable(path="policy"),
-        tasks=TasksTable(train="train.jsonl", heldout="heldout.jsonl"),
         training=TrainingTable(),
-        stages={},
+        tables={"tasks": {"train": {"path": "train.jsonl"}, "heldout": {"path": "heldout.jsonl"}}},
         root=str(root),
     )
 
@@ -46,6 +45,6 @@ def write_run(directory: Path, extra: str = "") -> Path:
     write_tasks(directory / "train.jsonl", "a")
     write_tasks(directory / "heldout.jsonl", "b")
     path = directory / "run.toml"
-    tables = '[run]\nname="test"\n[policy]\npath="policy"\n[tasks]\ntrain="train.jsonl"\nheldout="heldout.jsonl"\n'
+    tables = '[run]\nname="test"\n[policy]\npath="policy"\n[tasks]\ntrain.path="train.jsonl"\nheldout.path="heldout.jsonl"\n'
     path.write_text(tables + extra)
     return path

@@ -22,11 +22,11 @@ from consumers.learner.loading import TokenLoader
 from consumers.learner.plan import Directive, LoadReport
 from consumers.learner.publishing import Places, Publisher, new_run_id
 from consumers.learner.queue import GroupQueue, Progress
-from consumers.learner.stage import Config
-from gagar.cli.serve import end_by_force_after, ended, open_journal, open_references
+from consumers.learner.stage import Config, Settings
 from gagar.config import Run
 from gagar.errors import ConfigError, GagarError
-from gagar.stream.handlers import References, Settings
+from gagar.processes.forced_end import called_off, end_by_force_after
+from gagar.stream.handlers import References
 from gagar.stream.journal import Journal
 from gagar.training.background import Background
 from gagar.training.batch import collate
@@ -37,6 +37,7 @@ from gagar.training.model import describe, load_model
 from gagar.training.packing import pack
 from gagar.training.ranks import Ranks
 from topology import topics
+from topology.resources import Resources
 
 logger = logging.getLogger(__name__)
 LOAD_WAIT_S = 0.2
@@ -147,22 +148,23 @@ class Stop:
             end_by_force_after(STOP_S)
 
 
-def run_rank(settings: Settings[Config]) -> None:
+def run_rank(settings: Settings) -> None:
     """This process's rank from set-up to its end. Raises ConfigError before anything is written or connected to."""
     from topology.stages import LEARNER
 
     is_first = os.environ.get("RANK", "0") == "0"
     stop = Stop()
     stop.install()
-    journal = open_journal(LEARNER, settings.run) if is_first else None
-    references = journal.references if journal else open_references(settings.run)
-    try:
-        train(settings, journal, references, stop)
-    finally:
-        ended()
+    resources = Resources(settings.run)
+    with called_off():
+        if is_first:
+            journal = resources.journal(LEARNER)
+            train(settings, journal, journal.references, stop)
+        else:
+            train(settings, None, resources.references(), stop)
 
 
-def train(settings: Settings[Config], journal: Journal | None, references: References, stop: Stop) -> None:
+def train(settings: Settings, journal: Journal | None, references: References, stop: Stop) -> None:
     """The rank over its ports; `journal` on rank 0 only, other ranks open `references` themselves."""
     config, run = settings.config, settings.run
     world_size = os.environ.get("WORLD_SIZE", "1")
@@ -246,7 +248,7 @@ def _close(client: JournalClient | None, references: References, background: Bac
 
 
 def _coordinator(
-    settings: Settings[Config], client: JournalClient, base: CheckpointState, places: Places, model: Any, stop: Stop
+    settings: Settings, client: JournalClient, base: CheckpointState, places: Places, model: Any, stop: Stop
 ) -> Coordinator:
     """Rank 0's part, with the journal set to where `base` left it."""
     config, run = settings.config, settings.run
@@ -274,7 +276,7 @@ def main() -> None:
 
     from gagar.training.launch import receive_payload
 
-    settings = msgspec.json.decode(receive_payload(), type=Settings[Config])
+    settings = msgspec.json.decode(receive_payload(), type=Settings)
     logging.getLogger("aiokafka").setLevel(logging.WARNING)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     try:

@@ -17,11 +17,12 @@ from typing import Literal
 
 import msgspec
 
-from gagar.config import require, require_duration
-from gagar.stream.handlers import Settings
+from gagar.config import Run, Table, require, require_duration
+from gagar.stream.handlers import Standalone
+from topology.resources import Resources
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Table, frozen=True, kw_only=True):
     """[learner] in the run file."""
 
     num_ranks: int = 1
@@ -63,39 +64,57 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The longest that ranks wait for each other."""
 
     def __post_init__(self) -> None:
-        require(1 <= self.num_ranks <= 1024, "learner.num_ranks", "1 to 1024", self.num_ranks)
-        require(0 <= self.num_threads <= 1024, "learner.num_threads", "0 to 1024", self.num_threads)
+        require(1 <= self.num_ranks <= 1024, "num_ranks", "1 to 1024", self.num_ranks)
+        require(0 <= self.num_threads <= 1024, "num_threads", "0 to 1024", self.num_threads)
         is_mixed = self.dtype == "float32" or self.zero_stage > 0
-        require(is_mixed, "learner.zero_stage", "1, 2 or 3 with dtype bfloat16", self.zero_stage)
-        require(0 < self.learning_rate <= 1, "learner.learning_rate", "more than 0, at most 1", self.learning_rate)
-        require(self.warmup_steps >= 0, "learner.warmup_steps", "0 or more", self.warmup_steps)
-        require(all(0 <= beta < 1 for beta in self.betas), "learner.betas", "two numbers from 0 up to below 1", self.betas)
-        require(self.weight_decay >= 0, "learner.weight_decay", "0 or more", self.weight_decay)
-        require(self.gradient_clip >= 0, "learner.gradient_clip", "0 or more", self.gradient_clip)
-        require(0 < self.clip_low < 1, "learner.clip_low", "between 0 and 1", self.clip_low)
-        require(self.clip_high > 0, "learner.clip_high", "more than 0", self.clip_high)
-        require(self.token_budget >= 1, "learner.token_budget", "1 or more", self.token_budget)
-        require(self.prefetch_bytes >= 0, "learner.prefetch_bytes", "0 or more", self.prefetch_bytes)
-        require(self.checkpoint_every >= 1, "learner.checkpoint_every", "1 or more", self.checkpoint_every)
-        require(self.keep_checkpoints >= 1, "learner.keep_checkpoints", "1 or more", self.keep_checkpoints)
-        require(self.keep_policies >= 2, "learner.keep_policies", "2 or more", self.keep_policies)
-        require(self.max_non_finite >= 1, "learner.max_non_finite", "1 or more", self.max_non_finite)
-        require_duration(self.collective_timeout_s, "learner.collective_timeout_s")
+        require(is_mixed, "zero_stage", "1, 2 or 3 with dtype bfloat16", self.zero_stage)
+        require(0 < self.learning_rate <= 1, "learning_rate", "more than 0, at most 1", self.learning_rate)
+        require(self.warmup_steps >= 0, "warmup_steps", "0 or more", self.warmup_steps)
+        require(all(0 <= beta < 1 for beta in self.betas), "betas", "two numbers from 0 up to below 1", self.betas)
+        require(self.weight_decay >= 0, "weight_decay", "0 or more", self.weight_decay)
+        require(self.gradient_clip >= 0, "gradient_clip", "0 or more", self.gradient_clip)
+        require(0 < self.clip_low < 1, "clip_low", "between 0 and 1", self.clip_low)
+        require(self.clip_high > 0, "clip_high", "more than 0", self.clip_high)
+        require(self.token_budget >= 1, "token_budget", "1 or more", self.token_budget)
+        require(self.prefetch_bytes >= 0, "prefetch_bytes", "0 or more", self.prefetch_bytes)
+        require(self.checkpoint_every >= 1, "checkpoint_every", "1 or more", self.checkpoint_every)
+        require(self.keep_checkpoints >= 1, "keep_checkpoints", "1 or more", self.keep_checkpoints)
+        require(self.keep_policies >= 2, "keep_policies", "2 or more", self.keep_policies)
+        require(self.max_non_finite >= 1, "max_non_finite", "1 or more", self.max_non_finite)
+        require_duration(self.collective_timeout_s, "collective_timeout_s")
 
 
-def main(settings: Settings[Config]) -> None:
-    """Trains until SIGTERM. With several ranks this process only starts them and stands by; a rank that fails ends all."""
-    import os
-    import sys
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank is told."""
 
-    if settings.config.num_ranks == 1 or "RANK" in os.environ:
-        from consumers.learner.rank import run_rank
+    config: Config
+    run: Run
 
-        run_rank(settings)
-        return
-    from gagar.training.launch import launch
 
-    command = [sys.executable, "-P", "-m", "consumers.learner.rank"]
-    code = launch(command, msgspec.json.encode(settings), settings.config.num_ranks)
-    if code:
-        raise SystemExit(code)
+class Learner(Standalone):
+    """The ranks of the learner. With several this process only starts them and stands by; a rank that fails ends all."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def run(self) -> None:
+        import os
+        import sys
+
+        settings = self._settings
+        if settings.config.num_ranks == 1 or "RANK" in os.environ:
+            from consumers.learner.rank import run_rank
+
+            run_rank(settings)
+            return
+        from gagar.training.launch import launch
+
+        command = [sys.executable, "-P", "-m", "consumers.learner.rank"]
+        code = launch(command, msgspec.json.encode(settings), settings.config.num_ranks)
+        if code:
+            raise SystemExit(code)
+
+
+def make(resources: Resources, config: Config) -> Standalone:
+    """The stage's handler."""
+    return Learner(Settings(config=config, run=resources.run))

@@ -6,7 +6,7 @@ one with the reason, not as a lost one.
 
 import msgspec
 
-from gagar.agent.loop import Attempt
+from gagar.agent.loop import Rollout
 from gagar.errors import BadRecordError
 from gagar.records import LogRef, RolloutRequest, Trajectory, TrajectoryTokens, check_alignment, encode
 from gagar.stream.handlers import Delivery, Linked, Output
@@ -16,14 +16,14 @@ MARGIN_BYTES = 4096
 
 
 def outputs_of(
-    delivery: Delivery[RolloutRequest], attempt: Attempt, max_tokens_bytes: int, max_trajectory_bytes: int
+    delivery: Delivery[RolloutRequest], rollout: Rollout, max_tokens_bytes: int, max_trajectory_bytes: int
 ) -> list[Output]:
     """The attempt's records: one linked pair, or a trajectory alone if nothing was sampled or its tokens cannot be sent."""
     request = delivery.record
-    trajectory = bounded(trajectory_of(delivery, attempt), max_trajectory_bytes - MARGIN_BYTES)
-    if attempt.context.num_sampled == 0:
+    trajectory = bounded(trajectory_of(delivery, rollout), max_trajectory_bytes - MARGIN_BYTES)
+    if rollout.context.num_sampled == 0:
         return [trajectory]
-    tokens = attempt.context.tokens(request.group_id, request.sample_index)
+    tokens = rollout.context.tokens(request.group_id, request.sample_index)
     try:
         check_alignment(tokens)
     except BadRecordError as error:
@@ -39,9 +39,9 @@ def outputs_of(
     return [Linked(first=tokens, then=refer)]
 
 
-def trajectory_of(delivery: Delivery[RolloutRequest], attempt: Attempt) -> Trajectory:
+def trajectory_of(delivery: Delivery[RolloutRequest], rollout: Rollout) -> Trajectory:
     """The record of an attempt, with no reference to tokens yet."""
-    request, context = delivery.record, attempt.context
+    request, context = delivery.record, rollout.context
     oldest, newest = context.version_range
     return Trajectory(
         group_id=request.group_id,
@@ -50,19 +50,19 @@ def trajectory_of(delivery: Delivery[RolloutRequest], attempt: Attempt) -> Traje
         purpose=request.purpose,
         request=delivery.ref,
         tokens=None,
-        status=attempt.status,
-        failure=attempt.failure,
-        infrastructure=attempt.infrastructure,
-        messages=attempt.messages,
-        patch=attempt.patch,
-        num_turns=attempt.num_turns,
+        status=rollout.status,
+        failure=rollout.failure,
+        infrastructure=rollout.infrastructure,
+        messages=rollout.messages,
+        patch=rollout.result,
+        num_turns=rollout.num_turns,
         num_prompt_tokens=len(context.token_ids) - context.num_sampled,
         num_sampled_tokens=context.num_sampled,
         policy_version_min=oldest,
         policy_version_max=newest,
-        started_at=attempt.started_at,
-        duration_s=attempt.duration_s,
-        generation_s=attempt.generation_s,
+        started_at=rollout.started_at,
+        duration_s=rollout.duration_s,
+        generation_s=rollout.generation_s,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from gagar.cli.run_file import run_options, settings_for
+from gagar.cli.run_file import run_options
 from gagar.config import Run
 from gagar.errors import ConfigError
 
@@ -67,9 +67,10 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
 
 def _terms(run: Run, since: float) -> "AuditTerms":
     from gagar.audit.fold import AuditTerms
+    from topology.composition import stage_config
     from topology.stages import GATHERER
 
-    grace_s = settings_for(GATHERER, run).config.grace_s
+    grace_s = stage_config(GATHERER, run).grace_s
     return AuditTerms(max_staleness=run.training.max_staleness, grace_s=grace_s, since=since)
 
 

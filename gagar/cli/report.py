@@ -113,7 +113,7 @@ def write_run_report(run: Run, history: History, summary: Summary) -> Path:
     """Writes the report of a run into its directory; returns the page's path."""
     from gagar.report.page import ReportData, write_report
 
-    tables = {name: msgspec.to_builtins(getattr(run, name)) for name in SHARED} | run.stages
+    tables = {name: msgspec.to_builtins(getattr(run, name)) for name in SHARED} | run.tables
     made_at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     data = ReportData(summary=summary, snapshot=history.snapshot, examples=history.examples, tables=tables, made_at=made_at)
     return write_report(run.directory, data)

@@ -3,10 +3,9 @@
 import click
 
 from gagar.cli.logs import LogFormat, configure_logs
-from gagar.cli.run_file import check_run, run_options, settings_for, stage_module
+from gagar.cli.run_file import check_run, run_options
 from gagar.config import Run
-from gagar.errors import ConfigError
-from gagar.stream.spec import Stage
+from topology.composition import find_stage, serve
 
 
 @click.command()
@@ -16,16 +15,6 @@ from gagar.stream.spec import Stage
 def run(run: Run, stage: str, log_format: LogFormat) -> None:
     """Run one process of one STAGE; `gagar topics graph` shows them all."""
     chosen = find_stage(stage)
-    check_run(run)
+    resources = check_run(run)
     configure_logs(log_format)
-    stage_module(chosen).main(settings_for(chosen, run))
-
-
-def find_stage(name: str) -> Stage:
-    """The stage of that name; raises ConfigError that lists the names."""
-    from topology.stages import STAGES
-
-    for stage in STAGES:
-        if stage.name == name:
-            return stage
-    raise ConfigError(f"stage: expected one of {', '.join(stage.name for stage in STAGES)}, got {name}")
+    serve(chosen, resources)

@@ -1,24 +1,21 @@
 """The run file at the command line: the options that choose it, and every check of it that needs no connection.
 
-In: `--run` and `--set`. Out: a checked `Run`, a stage's `Settings`. All faults are ConfigErrors, told before anything starts.
+In: `--run` and `--set`. Out: a checked `Run`. All faults are ConfigErrors, told before anything starts.
 """
 
 import functools
-import importlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
 import click
-import msgspec
 
-from gagar.config import PACKAGED, SHARED, Run, convert, load_run, packaged
+from gagar.config import PACKAGED, Run, load_run, packaged
 from gagar.errors import ConfigError
 from gagar.policies.model_directory import check_directory
-from gagar.stream.handlers import Settings
-from gagar.stream.spec import Stage
+from topology.composition import check_tables
+from topology.resources import Resources
 
 T = TypeVar("T")
 
@@ -53,28 +50,12 @@ def open_run(run_path: str, overrides: Sequence[str] = ()) -> Run:
     return load_run(Path(run_path), tuple(overrides))
 
 
-def stage_module(stage: Stage) -> ModuleType:
-    """The module of a stage; light to import."""
-    return importlib.import_module(stage.module)
-
-
-def settings_for(stage: Stage, run: Run) -> Settings[Any]:
-    """What the stage's `main` is given; raises ConfigError if its table is wrong."""
-    config_type: type[msgspec.Struct] = stage_module(stage).Config
-    return Settings(config=convert(stage.table, run.stages.get(stage.table, {}), config_type), run=run)
-
-
-def check_run(run: Run, stages: Sequence[Stage] | None = None) -> None:
-    """Raises ConfigError unless every table belongs to a stage and is right, and the files that the run names are there."""
-    if stages is None:
-        from topology.stages import STAGES
-
-        stages = STAGES
-    _check_tables(run, stages)
-    for stage in stages:
-        settings_for(stage, run)
+def check_run(run: Run) -> Resources:
+    """The resources of a run whose tables are right and whose files are there; raises ConfigError."""
+    resources = check_tables(run)
     check_directory(run.resolve(run.policy.path))
     _check_across_tables(run)
+    return resources
 
 
 def check_dir(run: Run) -> None:
@@ -85,24 +66,8 @@ def check_dir(run: Run) -> None:
         raise ConfigError(f"run.dir {run.dir}: expected a directory to write to, got {got} at {there}; name another one")
 
 
-def _check_tables(run: Run, stages: Sequence[Stage]) -> None:
-    known = [*SHARED, *(stage.table for stage in stages)]
-    for name in run.stages:
-        if name not in known:
-            raise ConfigError(f"[{name}]: expected a known table, got {name}; the tables are {', '.join(known)}")
-
-
 def _check_across_tables(run: Run) -> None:
-    """The rules that hold between tables, and between a table and the files that it names."""
-    from gagar.tasks.task import load_tasks
-
-    train = {task.task_id for task in load_tasks(run.resolve(run.tasks.train))}
-    heldout = {task.task_id for task in load_tasks(run.resolve(run.tasks.heldout))}
-    if train & heldout:
-        raise ConfigError(
-            f"tasks.heldout: expected tasks that are not in tasks.train, got {len(train & heldout)} of both, "
-            f"{min(train & heldout)!r} among them; remove them from one file"
-        )
+    """The rules that hold between tables."""
     if not run.kafka.bootstrap_servers and run.kafka.replication_factor != 1:
         raise ConfigError(
             f"kafka.replication_factor: expected 1 with the local broker, got {run.kafka.replication_factor}; "

@@ -42,8 +42,9 @@ def policy(recipe: str, out: Path, seed: int, threads: int, evaluate: bool) -> N
 
 def _evaluate(directory: Path) -> None:
     from gagar.nano.evaluation import load_policy, score
-    from gagar.tasks.task import load_tasks
+    from gagar.tasks.jsonl import JsonlTasks
 
     model, tokenizer = load_policy(directory / "policy")
     for part in ("train", "heldout"):
-        click.echo(f"sft evaluated part={part} {score(model, tokenizer, load_tasks(directory / f'{part}.jsonl'))}")
+        tasks = JsonlTasks(directory / f"{part}.jsonl").all()
+        click.echo(f"sft evaluated part={part} {score(model, tokenizer, tasks)}")

@@ -1,20 +1,44 @@
-"""Which engine: by the kind that the run file names."""
+"""The kinds of engines, and their port in the run file. A new one is an EngineTable and a place in the union."""
 
-from pathlib import Path
-from typing import Literal
-
+from gagar.config import Kind, require
 from gagar.engine.protocol import Engine
+from gagar.policies.chat_template import ChatTemplate
 
-EngineKind = Literal["transformers"]
+
+class EngineTable(Kind, frozen=True, kw_only=True):
+    """`[rollout_worker.engine]`: what samples."""
+
+    def make(self, chat: ChatTemplate, max_running: int) -> Engine:
+        """An engine for the model beside `chat`, which decodes at most `max_running` completions at a time; not yet open."""
+        raise NotImplementedError
 
 
-def make_engine(
-    kind: EngineKind, path: Path, *, max_running: int, max_cache_tokens: int, num_threads: int, device: str
-) -> Engine:
-    """An engine, not yet open, for the model at `path`."""
-    from gagar.engine.transformers import TransformersEngine
+class Transformers(EngineTable, frozen=True, kw_only=True, tag="transformers"):
+    """A Hugging Face model in the worker's own process."""
 
-    assert kind == "transformers", kind
-    return TransformersEngine(
-        path, max_running=max_running, max_cache_tokens=max_cache_tokens, num_threads=num_threads, device=device
-    )
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N; auto takes a GPU if there is one."""
+    num_threads: int = 1
+    """CPU threads. More than one helps only where as many cores are idle; else they wait for each other."""
+    max_cache_tokens: int = 1 << 18
+    """Rows x positions of the key-value cache; more rollouts wait."""
+
+    def __post_init__(self) -> None:
+        is_device = self.device in ("auto", "cpu", "cuda") or self.device.removeprefix("cuda:").isdigit()
+        require(is_device, "device", "auto, cpu, cuda or cuda:N", self.device)
+        require(1 <= self.num_threads <= 1024, "num_threads", "1 to 1024", self.num_threads)
+        require(self.max_cache_tokens >= 1024, "max_cache_tokens", "1024 or more", self.max_cache_tokens)
+
+    def make(self, chat: ChatTemplate, max_running: int) -> Engine:
+        from gagar.engine.transformers import TransformersEngine
+
+        return TransformersEngine(
+            chat,
+            max_running=max_running,
+            max_cache_tokens=self.max_cache_tokens,
+            num_threads=self.num_threads,
+            device=self.device,
+        )
+
+
+EngineKinds = Transformers

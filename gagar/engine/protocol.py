@@ -52,13 +52,4 @@ class Engine(Protocol):
     def policy_version(self) -> int:
         """Version of the loaded weights; -1 before the first."""
 
-    def render(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids of a chat up to where the assistant speaks, by the model's chat template."""
-
-    def render_turn(self, content: str) -> list[int]:
-        """Token ids between the end token of a completion and the next completion, with a user message `content` in between."""
-
-    def decode(self, token_ids: list[int]) -> str:
-        """Text of sampled ids, special tokens left out."""
-
     async def close(self) -> None: ...

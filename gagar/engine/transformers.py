@@ -19,7 +19,7 @@ import torch
 from gagar.engine.decoding import DecodeBatch, Generation
 from gagar.engine.protocol import Completion, SamplingParams
 from gagar.errors import ConfigError, UnavailableError
-from gagar.policies.chat_template import ChatFormat
+from gagar.policies.chat_template import ChatTemplate
 from gagar.policies.model_directory import read_model
 from gagar.policies.weights import match_weights, read_weights
 
@@ -42,7 +42,7 @@ def _sliding_window(model: Any) -> int | None:
     return window
 
 
-def end_token_ids(model: Any, chat: ChatFormat) -> frozenset[int]:
+def end_token_ids(model: Any, chat: ChatTemplate) -> frozenset[int]:
     """Every token that ends a completion: the tokenizer's and those of the generation configuration."""
     named = getattr(model.generation_config, "eos_token_id", None)
     ids = named if isinstance(named, list) else [named]
@@ -63,11 +63,17 @@ class TransformersEngine:
     """Implements `gagar.engine.protocol.Engine`."""
 
     def __init__(
-        self, path: Path, *, max_running: int = 64, max_cache_tokens: int = 1 << 18, num_threads: int = 1, device: str = "auto"
+        self,
+        chat: ChatTemplate,
+        *,
+        max_running: int = 64,
+        max_cache_tokens: int = 1 << 18,
+        num_threads: int = 1,
+        device: str = "auto",
     ) -> None:
-        """`max_running` sequences decode at once, `max_cache_tokens` bounds rows x positions of the cache; `num_threads` of the
-        CPU are the process's."""
-        self._path = path
+        """The model lies beside `chat`. `max_running` sequences decode at once, `max_cache_tokens` bounds rows x positions of
+        the cache; `num_threads` of the CPU are the process's."""
+        self._chat = chat
         self._max_running = max_running
         self._max_cache_tokens = max_cache_tokens
         self._num_threads = num_threads
@@ -95,22 +101,13 @@ class TransformersEngine:
         device = self._device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._chat = ChatFormat(self._path)
-        self._model = load_model(self._path, device)
+        self._chat.open()
+        self._model = load_model(self._chat.path, device)
         self._live = self._model.state_dict()
         self._context = int(self._model.config.max_position_embeddings)
         self._vocab = int(self._model.get_input_embeddings().num_embeddings)
         stop_ids = end_token_ids(self._model, self._chat)
         self._batch = DecodeBatch(self._model, stop_ids, self._max_running, self._max_cache_tokens)
-
-    def render(self, messages: list[dict[str, str]]) -> list[int]:
-        return self._chat.render(messages)
-
-    def render_turn(self, content: str) -> list[int]:
-        return self._chat.render_turn(content)
-
-    def decode(self, token_ids: list[int]) -> str:
-        return self._chat.decode(token_ids)
 
     async def generate(self, prompt_ids: list[int], params: SamplingParams) -> Completion:
         generation = self._generation(prompt_ids, params)

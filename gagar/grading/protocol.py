@@ -7,6 +7,7 @@ UnusableGradeError, and its group keeps the GRPO advantages.
 from collections.abc import Sequence
 from typing import Protocol
 
+from gagar.config import Kind, require_duration
 from gagar.errors import GagarError
 from gagar.records import Grade, Group, Verdict
 from gagar.stream.handlers import References
@@ -30,6 +31,20 @@ class Grader(Protocol):
         """One grade for each passing member of an eligible group; raises UnusableGradeError."""
 
     async def close(self) -> None: ...
+
+
+class GraderTable(Kind, frozen=True, kw_only=True):
+    """[grader] in the run file: a kind of grader."""
+
+    deadline_s: float = 600.0
+    """Of one grading; past it the group falls back to its GRPO advantages."""
+
+    def __post_init__(self) -> None:
+        require_duration(self.deadline_s, "deadline_s")
+
+    def make(self) -> Grader:
+        """The grader, not yet open."""
+        raise NotImplementedError
 
 
 def passing_members(group: Group) -> list[Verdict]:

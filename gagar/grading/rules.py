@@ -7,9 +7,24 @@ lines, where a few lines more or less say nothing about quality and are a tie. W
 
 from typing import Literal
 
-from gagar.grading.protocol import passing_members
+from gagar.config import require
+from gagar.grading.protocol import Grader, GraderTable, passing_members
 from gagar.records import Grade, Group, PatchMeasures
 from gagar.stream.handlers import References
+
+
+class Rules(GraderTable, frozen=True, kw_only=True, tag="rules"):
+    """Ranks by measures of the patches."""
+
+    size_slack_lines: int = 3
+    """A patch with no more lines than this above the smallest of its tie is tied with it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.size_slack_lines >= 0, "size_slack_lines", "0 or more", self.size_slack_lines)
+
+    def make(self) -> Grader:
+        return RulesGrader(self.size_slack_lines)
 
 
 class RulesGrader:

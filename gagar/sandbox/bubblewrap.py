@@ -19,9 +19,9 @@ import msgspec
 from gagar.errors import MachineError, UnavailableError
 from gagar.sandbox.inside.frames import HEADER
 from gagar.sandbox.jail import find_bubblewraps
-from gagar.sandbox.limits import Limits
 from gagar.sandbox.protocol import CommandResult, SlowStartError, TestRun, Workspace, WorkspaceError
 from gagar.sandbox.results import Expected, read_report
+from gagar.sandbox.table import SandboxTable
 from gagar.sandbox.warm_server import WarmServer
 from gagar.tasks.patches import Tree, check_path
 
@@ -43,9 +43,10 @@ WAY_OUT = (
 class BubblewrapSandbox:
     """Sandbox by bubblewrap."""
 
-    def __init__(self, *, concurrency: int, limits: Limits | None = None, start_timeout_s: float = 60.0) -> None:
-        self._limits = limits or Limits()
-        self._start_timeout_s = start_timeout_s
+    def __init__(self, table: SandboxTable, *, concurrency: int) -> None:
+        """`concurrency`: workspaces at a time."""
+        self._limits = table.limits()
+        self._start_timeout_s = table.start_timeout_s
         self._slots = asyncio.Semaphore(concurrency)
         self._names = (str(number) for number in itertools.count())
         self._server: WarmServer | None = None
@@ -79,7 +80,7 @@ class BubblewrapSandbox:
         raise MachineError(f"sandbox: expected a working bubblewrap, got {'; '.join(reasons)}{WAY_OUT if is_refused else ''}")
 
     async def _start(self) -> WarmServer:
-        return await WarmServer.start(self._program, msgspec.to_builtins(self._limits), self._start_timeout_s)
+        return await WarmServer.start(self._program, self._limits, self._start_timeout_s)
 
     async def close(self) -> None:
         server, self._server = self._server, None

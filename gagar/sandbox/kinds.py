@@ -1,15 +1,16 @@
-"""The one place that knows which sandboxes exist: a kind from the run file in, a sandbox out, not yet opened."""
+"""The kinds of sandboxes. A new one is a SandboxTable and a place in the union."""
 
-from typing import Literal
-
-from gagar.sandbox.limits import Limits
 from gagar.sandbox.protocol import Sandbox
+from gagar.sandbox.table import SandboxTable
 
-SandboxKind = Literal["bubblewrap"]
+
+class Bubblewrap(SandboxTable, frozen=True, kw_only=True, tag="bubblewrap"):
+    """Linux namespaces by bubblewrap, as root or not."""
+
+    def make(self, concurrency: int) -> Sandbox:
+        from gagar.sandbox.bubblewrap import BubblewrapSandbox
+
+        return BubblewrapSandbox(self, concurrency=concurrency)
 
 
-def make_sandbox(kind: SandboxKind, *, concurrency: int, limits: Limits | None = None) -> Sandbox:
-    """A sandbox of that kind with at most `concurrency` workspaces at a time; `open` starts and tests it."""
-    from gagar.sandbox.bubblewrap import BubblewrapSandbox
-
-    return {"bubblewrap": BubblewrapSandbox}[kind](concurrency=concurrency, limits=limits or Limits())
+SandboxKinds = Bubblewrap

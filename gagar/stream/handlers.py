@@ -9,10 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from gagar.config import Run
 from gagar.records import LogRef, Record
 
-C = TypeVar("C", bound=msgspec.Struct, covariant=True)
 T = TypeVar("T", bound=msgspec.Struct, covariant=True)
 S = TypeVar("S")
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
@@ -147,8 +145,9 @@ class Source(Handler, ABC):
         """The planned end: nothing is due and nothing ever will be; the stage stops with exit code 0."""
 
 
-class Settings(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
-    """What a stage's `main` is given: its own table and the shared ones."""
+class Standalone(ABC):
+    """Reads the log by positions of its own and serves itself: the learner."""
 
-    config: C
-    run: Run
+    @abstractmethod
+    def run(self) -> None:
+        """Serves until SIGTERM or the planned end; raises GagarError otherwise."""

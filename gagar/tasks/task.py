@@ -1,14 +1,12 @@
-"""A task: a repository, a problem statement, tests. Task sets are JSON Lines files, one task a line.
-
-A broken line is a ConfigError that names file and line, before any stage starts.
-"""
+"""A task: a repository, a problem statement, tests; and a set of them, which answers ids and one task at a time."""
 
 from collections import Counter
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
-from gagar.errors import BadRecordError, ConfigError
+from gagar.errors import BadRecordError
 from gagar.tasks.patches import check_path
 
 
@@ -37,31 +35,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return [*self.fail_to_pass, *self.pass_to_pass]
 
 
-def load_tasks(path: Path) -> list[Task]:
-    """All tasks of a file, in order; raises ConfigError on a missing file, a broken line or a doubled task_id."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"task file {path}: expected a readable JSON Lines file, got {error.strerror}") from error
-    decoder = msgspec.json.Decoder(Task)
-    tasks: dict[str, Task] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            task = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}:{number}: expected a task as JSON, got {error}; mend or remove the line") from error
-        if task.task_id in tasks:
-            raise ConfigError(f"{path}:{number}: expected a new task_id, got {task.task_id!r} again; rename or remove it")
-        try:
-            check_task(task)
-        except ValueError as error:
-            raise ConfigError(f"{path}:{number}: {error}; mend or remove the line") from error
-        tasks[task.task_id] = task
-    if not tasks:
-        raise ConfigError(f"task file {path}: expected at least one task, got none")
-    return list(tasks.values())
+class TaskSet(Protocol):
+    """Tasks by id. It holds an index in memory, not the tasks."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Every task_id, in the order of the source."""
+
+    def find(self, task_id: str, /) -> Task | None:
+        """The task of that id, or none. It reads a file, so an event loop calls it in a thread."""
 
 
 def check_task(task: Task) -> None:

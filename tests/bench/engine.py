@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import gagar
 from gagar.engine.protocol import SamplingParams
 from gagar.engine.transformers import TransformersEngine
-from gagar.tasks.task import load_tasks
+from gagar.policies.chat_template import ChatTemplate
+from gagar.tasks.jsonl import JsonlTasks
 from tests.bench.figures import Part, Spread, paired_ratio, table
 
 NANO = Path(gagar.__file__).parent / "data" / "nano"
@@ -93,10 +94,11 @@ async def measure(num_rounds: int) -> dict[tuple[int, int], tuple[list[Rate], li
 
     torch.set_num_threads(1)
     policy = NANO / "policy"
-    library, engine = Library(policy), TransformersEngine(policy, max_running=max(CONCURRENT), device="cpu")
+    chat = ChatTemplate(policy)
+    library, engine = Library(policy), TransformersEngine(chat, max_running=max(CONCURRENT), device="cpu")
     await engine.open()
-    statements = [task.statement for task in load_tasks(NANO / "train.jsonl")[: max(CONCURRENT)]]
-    prompts = [engine.render([{"role": "user", "content": statement}]) for statement in statements]
+    statements = [task.statement for task in JsonlTasks(NANO / "train.jsonl").all()[: max(CONCURRENT)]]
+    prompts = [chat.render([{"role": "user", "content": statement}]) for statement in statements]
     rates: dict[tuple[int, int], tuple[list[Rate], list[Rate]]] = {
         (concurrent, turns): ([], []) for concurrent in CONCURRENT for turns in (1, TURNS)
     }

@@ -7,12 +7,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from gagar.cli.serve import open_journal, stop_event
 from gagar.config import Run
+from gagar.processes.forced_end import stop_event
 from gagar.records import GroupAdvantages, Outcome, TrajectoryTokens
 from gagar.stream.handlers import Delivery
 from gagar.stream.journal import Journal
 from gagar.stream.together import together, until
+from topology.resources import Resources
 from topology.stages import LEARNER
 
 GROUPS_PER_STEP = 8
@@ -79,7 +80,7 @@ class NullLearner:
 async def learn(run: Run) -> None:
     """Until SIGTERM."""
     stop = stop_event()
-    journal = open_journal(LEARNER, run)
+    journal = Resources(run).journal(LEARNER)
     try:
         await until(stop, NullLearner(journal).run())
     finally:

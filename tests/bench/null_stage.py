@@ -12,12 +12,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gagar.cli.serve import run_loop, run_stage
 from gagar.config import Run
 from gagar.records import LogRef, Record, RolloutRequest, Trajectory, Verdict, VerdictStatus
 from gagar.stream.handlers import Delivery, Effect, Linked, Output, Transform
 from gagar.verification.verdicts import untested
 from tests.contract.world import make_run
+from topology.composition import run_loop, serve_handler
+from topology.resources import Resources
 from topology.stages import ADVANTAGE_PUBLISHER, GATHERER, GRADER, ROLLOUT_WORKER, VERIFIER
 
 NUM_TESTS = 8
@@ -52,22 +53,22 @@ class NullVerifier(Effect):
 def serve_null(name: str, run: Run) -> Coroutine[Any, Any, None]:
     """The stage of that name, until SIGTERM."""
     if name == "rollout-worker":
-        return run_stage(ROLLOUT_WORKER, run, NullWorker())
+        return serve_handler(ROLLOUT_WORKER, Resources(run), NullWorker())
     if name == "verifier":
-        return run_stage(VERIFIER, run, NullVerifier())
+        return serve_handler(VERIFIER, Resources(run), NullVerifier())
     if name == "gatherer":
         from gagar.groups.gathering import Gather
 
-        return run_stage(GATHERER, run, Gather(30.0))
+        return serve_handler(GATHERER, Resources(run), Gather(30.0))
     if name == "grader":
         from consumers.grader import GradeGroups
-        from gagar.grading.none import NoneGrader
+        from gagar.grading.plain import TiedGrader
 
-        return run_stage(GRADER, run, GradeGroups(NoneGrader(), 600.0))
+        return serve_handler(GRADER, Resources(run), GradeGroups(TiedGrader(), 600.0))
     if name == "advantage-publisher":
         from consumers.advantage_publisher import Config, assign_advantages
 
-        return run_stage(ADVANTAGE_PUBLISHER, run, Transform(partial(assign_advantages, config=Config())))
+        return serve_handler(ADVANTAGE_PUBLISHER, Resources(run), Transform(partial(assign_advantages, config=Config())))
     from tests.bench.null_learner import learn
 
     return learn(run)

@@ -14,11 +14,11 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: TID251  the yardstick is the bare client
 
-from gagar.cli.serve import run_loop
 from gagar.records import LogRef, encode
 from gagar.stream.spec import Topic
 from tests.bench.contents import make_pool
 from tests.builders import make_request
+from topology.composition import run_loop
 from topology.topics import TOKENS_BYTES, TRAJECTORIES, TRAJECTORY_TOKENS
 
 NUM_PARTITIONS = 4

@@ -15,12 +15,14 @@ import gagar
 from consumers.verifier import Config, VerifyTrajectories, lay_over
 from gagar.config import load_run
 from gagar.records import LogRef, Trajectory
-from gagar.sandbox.bubblewrap import BubblewrapSandbox
-from gagar.stream.handlers import Delivery, References, Settings
+from gagar.sandbox.kinds import Bubblewrap
+from gagar.stream.handlers import Delivery, References
+from gagar.tasks.jsonl import JsonlTasks
 from gagar.tasks.patches import apply_patch
-from gagar.tasks.task import Task, load_tasks
+from gagar.tasks.task import Task
 from tests.bench.core_time import of_command_s, tree_s
 from tests.bench.figures import Part, Spread, paired_ratio, rounded, table
+from topology.resources import Resources
 
 NUM_BLOCKS = 6
 BLOCK = 10
@@ -82,9 +84,9 @@ def fresh_s(tasks: Sequence[Task]) -> float:
 async def measure(num_blocks: int, block: int) -> tuple[list[float], list[float]]:
     """Core seconds of a verdict, warm and fresh, by block."""
     run = load_run(NANO / "run.toml", root=Path.cwd())
-    sandbox = BubblewrapSandbox(concurrency=1)
-    verifier = VerifyTrajectories(Settings(config=Config(), run=run), sandbox)
-    tasks = load_tasks(NANO / "heldout.jsonl")
+    resources = Resources(run)
+    verifier = VerifyTrajectories(resources.tasks, Bubblewrap().make(1), Config().test_timeout_s)
+    tasks = JsonlTasks(NANO / "heldout.jsonl").all()
     warm, fresh = [], []
     await verifier.open(NoReferences())
     try:

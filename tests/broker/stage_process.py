@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gagar.cli.serve import run_loop, run_stage
 from gagar.stream.handlers import Delivery, Effect, Linked, Output, Transform
 from tests.asking import make_sampler
 from tests.broker.deaths import arm
@@ -21,6 +20,8 @@ from tests.contract.test_reducers import Gathering
 from tests.contract.test_sources import STAGE as SOURCE
 from tests.contract.test_sources import Counting
 from tests.contract.world import make_run, make_stage, make_tokens, make_trajectory
+from topology.composition import run_loop, serve_handler
+from topology.resources import Resources
 from topology.stages import SAMPLER
 
 TRANSFORM = make_stage("transform")
@@ -76,7 +77,7 @@ def main() -> None:
         "sampler": (SAMPLER, make_sampler()),
         "waiting-source": (SOURCE, Counting(NUM_UNITS, ahead=5)),
     }[kind]
-    run_loop(run_stage(stage, make_run(name, servers), handler))  # type: ignore[arg-type]
+    run_loop(serve_handler(stage, Resources(make_run(name, servers)), handler))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gagar.cli import serve as edge
-from gagar.cli.serve import open_journal, open_references, run_loop, run_stage, serve
-from gagar.errors import GagarError, UnavailableError
-from gagar.stream.handlers import Settings, Transform
-from gagar.stream.spec import Stage
+from gagar.errors import UnavailableError
+from gagar.processes.forced_end import end_by_force_after
+from gagar.stream.handlers import Transform
 from tests.broker.stages import ROOT, stage_process, until_count
 from tests.builders import make_request
 from tests.contract.world import TRAJECTORIES, KafkaWorld, make_run, make_stage, make_trajectory, write
+from topology.composition import run_loop, serve_handler
+from topology.resources import Resources
 
 NOWHERE = "127.0.0.1:9"
 
@@ -45,12 +45,11 @@ async def test_a_signal_ends_an_idle_stage_at_once_with_0(world: KafkaWorld, tmp
 
 
 def test_a_broker_that_is_not_there_is_a_clear_error_in_time() -> None:
-    settings = Settings(config=make_request(), run=make_run("nowhere", NOWHERE))
     with pytest.raises(
         UnavailableError,
         match=r"kafka.bootstrap_servers: expected a Kafka cluster that answers at 127.0.0.1:9, got .*; start it",
     ):
-        serve(make_stage("transform"), settings, TRANSFORM)
+        run_loop(serve_handler(make_stage("transform"), Resources(make_run("nowhere", NOWHERE)), TRANSFORM))
 
 
 @pytest.mark.broker
@@ -58,38 +57,35 @@ async def test_topics_that_are_not_there_are_named(kafka_servers: str) -> None:
     with pytest.raises(
         UnavailableError, match="topic rollout-requests: expected it to exist, got nothing; run `gagar topics apply`"
     ):
-        await run_stage(make_stage("transform"), make_run("no-such-run", kafka_servers), TRANSFORM)
+        await serve_handler(make_stage("transform"), Resources(make_run("no-such-run", kafka_servers)), TRANSFORM)
 
 
-async def test_a_learner_is_not_served_but_has_a_journal() -> None:
-    stage: Stage = make_stage("learner")
-    with pytest.raises(GagarError, match="expected a source, transform, effect or reducer, got a learner"):
-        await run_stage(stage, make_run("x", NOWHERE), TRANSFORM)
-    journal = open_journal(stage, make_run("x", NOWHERE))
+async def test_journal_and_references_of_a_run_need_its_broker_only_when_opened() -> None:
+    resources = Resources(make_run("x", NOWHERE))
+    journal = resources.journal(make_stage("learner"))
     with pytest.raises(UnavailableError):
         await journal.open()
     await journal.close()
-    references = open_references(make_run("x", NOWHERE))
+    references = resources.references()
     with pytest.raises(UnavailableError):
         await references.open()
     await references.close()
 
 
 def test_the_edge_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, gagar.cli.serve; print([m for m in ('aiokafka', 'kafka', 'numpy', 'torch', 'uvloop') if m in sys.modules])"
-    )
+    heavy = ("aiokafka", "kafka", "numpy", "torch", "uvloop")
+    code = f"import sys, topology.composition; print([name for name in {heavy} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
 
 
 def test_a_stage_that_has_ended_is_not_ended_by_force_later(monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[int] = []
-    monkeypatch.setattr("gagar.cli.serve.os._exit", ends.append)
-    monkeypatch.setattr("gagar.cli.serve.logging.shutdown", lambda: None)
+    monkeypatch.setattr("gagar.processes.forced_end.os._exit", ends.append)
+    monkeypatch.setattr("gagar.processes.forced_end.logging.shutdown", lambda: None)
 
     async def stopping() -> None:
-        edge.end_by_force_after(0.2)
+        end_by_force_after(0.2)
 
     run_loop(stopping())
     for thread in threading.enumerate():

@@ -11,9 +11,8 @@ from typing import Any
 from consumers.learner import rank
 from consumers.learner.facts import RunIdentity
 from consumers.learner.publishing import Places
-from consumers.learner.stage import Config
+from consumers.learner.stage import Config, Settings
 from gagar.records import PolicyVersion
-from gagar.stream.handlers import Settings
 from gagar.training.deepspeed import StepResult
 from gagar.training.ranks import Ranks
 from tests.chaos.plan import CHECKPOINT_EVERY, Plan

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gagar.cli.serve import run_loop, run_stage
 from gagar.errors import FencedError, UnavailableError
 from gagar.stream.runtime import StageRuntime
 from tests.chaos.handlers import Asking, Gatherer, Grader, Scene, Verifier, Worker, make_publisher
 from tests.chaos.plan import Plan, stage_of
 from tests.chaos.poison import install
 from tests.chaos.tampering import Markers, Trace
+from topology.composition import run_loop, serve_handler
+from topology.resources import Resources
 
 EXIT_FENCED = 3
 EXIT_UNAVAILABLE = 4
@@ -54,7 +55,7 @@ def serve(plan: Plan, name: str) -> None:
     trace_ownership(trace)
     scene = Scene(name, fates, markers, trace)
     handler = Asking(plan, scene) if name == "sampler" else HANDLERS[name](scene)
-    return run_loop(run_stage(stage_of(name), plan.run, handler))
+    return run_loop(serve_handler(stage_of(name), Resources(plan.run), handler))
 
 
 def main() -> None:

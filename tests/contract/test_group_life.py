@@ -13,6 +13,7 @@ from consumers import advantage_publisher, grader
 from gagar.audit.fold import Audit
 from gagar.audit.result import AuditResult
 from gagar.config import TrainingTable
+from gagar.grading.rules import Rules
 from gagar.groups.gathering import Gather
 from gagar.records import GroupAdvantages, Outcome, PatchMeasures, RolloutRequest
 from gagar.stream.handlers import Delivery, Effect, Output, Transform
@@ -130,7 +131,7 @@ def make_handlers() -> list[tuple[Stage, Any]]:
     return [
         (ATTEMPTER, Attempts()),
         (stages.GATHERER, Gather(0.2)),
-        (stages.GRADER, grader.GradeGroups(grader.make_grader(grader.Config()), 5.0)),
+        (stages.GRADER, grader.GradeGroups(Rules().make(), 5.0)),
         (stages.ADVANTAGE_PUBLISHER, Transform(publish)),
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gagar import records
-from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TasksTable, TrainingTable
+from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TrainingTable
 from gagar.records import LogRef, Record, encode
 from gagar.stream.handlers import Delivery
 from gagar.stream.lanes.sourcing import SourceRuntime
@@ -89,9 +89,8 @@ def make_run(name: str = "t", servers: str = "", directory: str = "unused", num_
         run=RunTable(name=name, dir=directory),
         kafka=KafkaTable(num_partitions=num_partitions, bootstrap_servers=servers),
         policy=PolicyTable(path="unused"),
-        tasks=TasksTable(train="unused", heldout="unused"),
         training=TrainingTable(),
-        stages={},
+        tables={"tasks": {"train": {"path": "unused"}, "heldout": {"path": "unused"}}},
         root="/",
     )
 

@@ -8,9 +8,9 @@ import pytest_asyncio
 
 from gagar.errors import MachineError
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
-from gagar.sandbox.limits import Limits
+from gagar.sandbox.kinds import Bubblewrap
 
-LIMITS = Limits(
+LIMITS = Bubblewrap(
     memory_bytes=1 << 30,
     processes=40,
     file_bytes=64 << 20,
@@ -25,7 +25,7 @@ LIMITS = Limits(
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def sandbox() -> AsyncIterator[BubblewrapSandbox]:
     """One warm server for all tests: none of them may be able to harm it."""
-    opened = BubblewrapSandbox(concurrency=2, limits=LIMITS)
+    opened = BubblewrapSandbox(LIMITS, concurrency=2)
     try:
         await opened.open()
     except MachineError as error:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from gagar.agent.loop import Attempt, AttemptLimits, run_attempt
+from gagar.agent.loop import Rollout, Tools, run_agent
+from gagar.agent.role import AgentLimits
+from gagar.agent.solver import Solver
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
 from gagar.tasks.patches import apply_patch
-from tests.rollouts import FakeEngine, make_task
+from tests.rollouts import FakeChat, FakeEngine, make_task
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="session")]
 
@@ -17,29 +19,29 @@ TREE = {"sol.py": "def f(x):\n    raise NotImplementedError\n", "other.txt": "ke
 SOLVES = "```bash\ncat > sol.py <<'E'\ndef f(x):\n    return x + 1\nE\nsubmit\n```"
 
 
-async def attempt_with(sandbox: BubblewrapSandbox, *answers: str, max_turns: int = 3, **fields: Any) -> Attempt:
-    limits = AttemptLimits(max_turns=max_turns, **fields)
-    engine, task = FakeEngine(answers, version=0), make_task(tree=TREE)
-    return await run_attempt(task, engine, sandbox, limits, seed=0, deadline=time.time() + 60)
+async def attempt_with(sandbox: BubblewrapSandbox, *answers: str, max_turns: int = 3, **fields: Any) -> Rollout:
+    solver = Solver(make_task(tree=TREE), AgentLimits(max_turns=max_turns, **fields))
+    tools = Tools(FakeEngine(answers, version=0), FakeChat(), sandbox)
+    return await run_agent(solver, tools, seed=0, deadline=time.time() + 60)
 
 
 async def test_a_nano_answer_is_completed_with_its_patch(sandbox: BubblewrapSandbox) -> None:
     attempt = await attempt_with(sandbox, SOLVES, max_turns=1)
     assert (attempt.status, attempt.failure) == ("completed", "")
-    assert apply_patch(TREE, attempt.patch) == {**TREE, "sol.py": "def f(x):\n    return x + 1\n"}
+    assert apply_patch(TREE, attempt.result) == {**TREE, "sol.py": "def f(x):\n    return x + 1\n"}
 
 
 async def test_files_stay_from_turn_to_turn(sandbox: BubblewrapSandbox) -> None:
     attempt = await attempt_with(sandbox, "```bash\necho one > new.txt; cat sol.py\n```", "```bash\ncat new.txt; submit\n```")
     assert attempt.status == "completed"
     assert attempt.messages[2].content == f"exit code 0\n{TREE['sol.py']}"
-    assert apply_patch(TREE, attempt.patch) == {**TREE, "new.txt": "one\n"}
+    assert apply_patch(TREE, attempt.result) == {**TREE, "new.txt": "one\n"}
 
 
 @pytest.mark.parametrize("script", ["true && submit", "(submit)", "if true; then submit; fi", "submit | cat"])
 async def test_submit_works_wherever_a_command_does(sandbox: BubblewrapSandbox, script: str) -> None:
     attempt = await attempt_with(sandbox, f"```bash\n{script}\n```", max_turns=1)
-    assert (attempt.status, attempt.patch) == ("completed", "")
+    assert (attempt.status, attempt.result) == ("completed", "")
 
 
 @pytest.mark.parametrize("script", ["echo submit", "false && submit", "submit() { :; }; submit", "exit 0", "syntax error ("])

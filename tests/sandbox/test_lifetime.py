@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
+from gagar.sandbox.kinds import Bubblewrap
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="session")]
 
@@ -17,9 +18,10 @@ MARK = "31536123"
 OWNER = f"""
 import asyncio
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
+from gagar.sandbox.kinds import Bubblewrap
 
 async def main():
-    sandbox = BubblewrapSandbox(concurrency=1)
+    sandbox = BubblewrapSandbox(Bubblewrap(), concurrency=1)
     await sandbox.open()
     async with sandbox.workspace({{}}) as workspace:
         print("running", flush=True)
@@ -70,7 +72,7 @@ async def test_a_cancelled_user_leaves_nothing(sandbox: BubblewrapSandbox) -> No
 
 
 async def test_a_closed_sandbox_is_gone_with_its_workspaces(sandbox: BubblewrapSandbox) -> None:
-    other = BubblewrapSandbox(concurrency=1)
+    other = BubblewrapSandbox(Bubblewrap(), concurrency=1)
     await other.open()
 
     async def use() -> None:

@@ -20,9 +20,10 @@ OWNER = """
 import asyncio
 import gagar
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
+from gagar.sandbox.kinds import Bubblewrap
 
 async def main():
-    sandbox = BubblewrapSandbox(concurrency=1)
+    sandbox = BubblewrapSandbox(Bubblewrap(), concurrency=1)
     await sandbox.open()
     async with sandbox.workspace({"test_a.py": "def test_a():\\n    assert 2 + 2 == 4\\n"}) as workspace:
         run = await workspace.run_tests(["test_a.py::test_a"], 30.0)

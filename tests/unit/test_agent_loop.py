@@ -6,22 +6,25 @@ from typing import Any
 
 import pytest
 
-from gagar.agent.loop import Attempt, AttemptLimits, run_attempt, turn_seed
+from gagar.agent.loop import Rollout, Tools, run_agent, turn_seed
+from gagar.agent.role import AgentLimits
+from gagar.agent.solver import Solver
 from gagar.errors import UnavailableError
 from gagar.records import Message
 from gagar.sandbox.protocol import CommandResult, WorkspaceError
-from tests.rollouts import SUBMITS, FakeEngine, FakeSandbox, make_task
+from tests.rollouts import SUBMITS, FakeChat, FakeEngine, FakeSandbox, make_task
 
 LOOKS = "```bash\nls\n```"
 
 
-async def attempt_with(engine: FakeEngine, sandbox: FakeSandbox | None = None, **fields: Any) -> Attempt:
+async def attempt_with(engine: FakeEngine, sandbox: FakeSandbox | None = None, **fields: Any) -> Rollout:
     deadline = fields.pop("deadline", time.time() + 60)
-    limits = AttemptLimits(**{"max_turns": 4, **fields})
-    return await run_attempt(make_task(), engine, sandbox or FakeSandbox(), limits, seed=7, deadline=deadline)
+    system_prompt = fields.pop("system_prompt", "")
+    solver = Solver(make_task(), AgentLimits(**{"max_turns": 4, **fields}), system_prompt)
+    return await run_agent(solver, Tools(engine, FakeChat(), sandbox or FakeSandbox()), seed=7, deadline=deadline)
 
 
-def spans(attempt: Attempt) -> list[tuple[int, str]]:
+def spans(attempt: Rollout) -> list[tuple[int, str]]:
     """The context as (loss mask, text) spans."""
     found: list[tuple[int, str]] = []
     for token, mask in zip(attempt.context.token_ids, attempt.context.loss_mask, strict=True):
@@ -35,8 +38,8 @@ async def test_one_turn_that_submits_is_completed_with_its_patch() -> None:
     engine, sandbox = FakeEngine(version=3), FakeSandbox()
     attempt = await attempt_with(engine, sandbox, max_turns=1)
     assert (attempt.status, attempt.failure, attempt.num_turns) == ("completed", "", 1)
-    assert "+++ b/new.txt" in attempt.patch
-    assert "+hello" in attempt.patch
+    assert "+++ b/new.txt" in attempt.result
+    assert "+hello" in attempt.result
     assert spans(attempt) == [(0, "<user>say hello"), (1, SUBMITS + "\0")]
     assert attempt.messages == [Message(role="user", content="say hello"), Message(role="assistant", content=SUBMITS)]
     assert attempt.context.version_range == (3, 3)
@@ -87,7 +90,7 @@ async def test_a_system_prompt_comes_first() -> None:
 
 async def test_turns_used_up_is_truncated_and_leaves_no_patch() -> None:
     attempt = await attempt_with(FakeEngine([LOOKS], version=0), max_turns=2)
-    assert (attempt.status, attempt.num_turns, attempt.patch) == ("truncated", 2, "")
+    assert (attempt.status, attempt.num_turns, attempt.result) == ("truncated", 2, "")
     assert "turns: expected submit within 2" in attempt.failure
     assert attempt.messages[-1].role == "assistant"
 

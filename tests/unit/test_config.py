@@ -18,10 +18,7 @@ name = "try-1"
 [kafka]
 num_partitions = 2
 [policy]
-path = "policy"
-[tasks]
-train = "gagar:nano/train.jsonl"
-heldout = "heldout.jsonl"
+path = "gagar:nano/policy"
 [training]
 num_steps = 5
 [grader]
@@ -40,18 +37,18 @@ def test_a_good_file_gives_typed_shared_tables_and_raw_stage_tables(tmp_path: Pa
     assert run.run == RunTable(name="try-1")
     assert run.kafka == KafkaTable(num_partitions=2)
     assert run.training == TrainingTable(num_steps=5)
-    assert run.stages == {"grader": {"kind": "rules"}}
+    assert run.tables == {"grader": {"kind": "rules"}}
 
 
 def test_relative_paths_start_at_the_run_file(tmp_path: Path) -> None:
     run = load_run(write(tmp_path))
     assert run.dir == (tmp_path / ".gagar").resolve()
-    assert run.resolve(run.policy.path) == (tmp_path / "policy").resolve()
+    assert run.resolve("policy") == (tmp_path / "policy").resolve()
 
 
 def test_packaged_paths_lie_in_the_package(tmp_path: Path) -> None:
     run = load_run(write(tmp_path))
-    assert run.resolve(run.tasks.train).parts[-3:] == ("data", "nano", "train.jsonl")
+    assert run.resolve(run.policy.path).parts[-3:] == ("data", "nano", "policy")
 
 
 def test_topics_bear_the_name_of_the_run(tmp_path: Path) -> None:
@@ -84,18 +81,20 @@ def test_a_value_outside_of_tables_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_key_is_named_beside_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"kafka: .*unknown field `partitions`; the keys of \[kafka\] are bootstrap_servers"):
+    with pytest.raises(
+        ConfigError, match=r"kafka.partitions: expected a key of \[kafka\], got partitions; did you mean num_partitions\?$"
+    ):
         load_run(write(tmp_path), ("kafka.partitions=3",))
 
 
 def test_a_wrong_type_names_table_and_key(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training.num_steps: expected `int`, got `str`"):
+    with pytest.raises(ConfigError, match=r"training.num_steps: expected an integer, got 'many'"):
         load_run(write(tmp_path), ("training.num_steps='many'",))
 
 
 def test_a_missing_key_names_its_table(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"policy: .*missing required field `path`"):
-        load_run(write(tmp_path, GOOD.replace('path = "policy"', "")))
+    with pytest.raises(ConfigError, match=r"policy.path: expected a value, got none"):
+        load_run(write(tmp_path, GOOD.replace('path = "gagar:nano/policy"', "")))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +190,7 @@ class Nested(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     share: float = 0.5
 
     def __post_init__(self) -> None:
-        require(0 <= self.share <= 1, "stage.share", "0 to 1", self.share)
+        require(0 <= self.share <= 1, "share", "0 to 1", self.share)
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -206,7 +205,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ({"kind": "rule"}, "^stage.kind: expected one of rules, none, got 'rule'$"),
+        ({"kind": "rule"}, "^stage.kind: expected one of rules, none, got 'rule'; did you mean rules"),
         ({"level": 7}, "^stage.level: expected one of 0, 1, got 7$"),
         ({"pair": [0.5, float("inf")]}, "^stage.pair: expected a number from .* got inf$"),
         ({"inner": {"x": float("-inf")}}, "^stage.inner.x: expected a number from .* got -inf$"),

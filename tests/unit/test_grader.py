@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from consumers.grader import Config, GradeGroups, make_grader
+from consumers.grader import Config, GradeGroups
 from gagar.config import convert
 from gagar.errors import ConfigError
-from gagar.grading.none import NoneGrader
-from gagar.grading.protocol import UnusableGradeError
+from gagar.grading.plain import TiedGrader
+from gagar.grading.protocol import GraderTable, UnusableGradeError
 from gagar.grading.rules import RulesGrader
 from gagar.records import Grade, GradedGroup, Group
 from gagar.stream.handlers import References
@@ -85,9 +85,10 @@ async def test_a_fault_of_the_grader_itself_is_left_to_the_runtime() -> None:
         await graded(FakeGrader(ZeroDivisionError()))
 
 
-@pytest.mark.parametrize(("kind", "grader_type"), [("rules", RulesGrader), ("none", NoneGrader)])
+@pytest.mark.parametrize(("kind", "grader_type"), [("rules", RulesGrader), ("none", TiedGrader)])
 async def test_the_kind_names_the_grader(kind: str, grader_type: type) -> None:
-    grader = make_grader(convert("grader", {"kind": kind}, Config))
+    table: GraderTable = convert("grader", {"kind": kind}, Config)
+    grader = table.make()
     assert isinstance(grader, grader_type)
     [result] = await GradeGroups(grader, 1.0).handle(make_delivery(make_group([OUTSIDE, CLEAN, None])))
     assert (len(result.grades), result.fallback, result.grader) == (2, "", f"{kind}/1")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.grading.none import NoneGrader
+from gagar.grading.plain import TiedGrader
 from gagar.grading.protocol import Grader, UnusableGradeError, check_grades, why_ineligible
 from gagar.grading.rules import RulesGrader, rank, tier_of
 from gagar.groups.advantages import tier_weights
@@ -93,14 +93,14 @@ def test_equal_measures_tie_and_the_order_of_members_does_not_matter(
     assert len(by_measures[0]) == len(set(members))
 
 
-@pytest.mark.parametrize("grader", [RulesGrader(SLACK), NoneGrader()])
+@pytest.mark.parametrize("grader", [RulesGrader(SLACK), TiedGrader()])
 async def test_a_grader_gives_one_grade_for_each_passing_member(grader: Grader) -> None:
     group = make_group([OUTSIDE, None, CLEAN, NEEDLESS])
     check_grades(group, await grader.grade(group))
 
 
 async def test_the_grader_none_ties_all() -> None:
-    grades = await NoneGrader().grade(make_group([OUTSIDE, None, CLEAN]))
+    grades = await TiedGrader().grade(make_group([OUTSIDE, None, CLEAN]))
     assert {(grade.tier, grade.position) for grade in grades} == {(1, 0)}
 
 

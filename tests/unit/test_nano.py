@@ -27,8 +27,10 @@ from gagar.nano.tasks import (
     tasks_as_lines,
     write_tasks,
 )
+from gagar.tasks.jsonl import JsonlTasks
 from gagar.tasks.patches import apply_patch
-from gagar.tasks.task import Task, load_tasks
+from gagar.tasks.task import Task
+from topology.resources import Resources
 
 NANO = Path(gagar.__file__).parent / "data" / "nano"
 TASKS: dict[Part, list[Task]] = {"train": make_tasks("train"), "heldout": make_tasks("heldout")}
@@ -121,11 +123,11 @@ def test_written_task_files_load(tmp_path: Path) -> None:
     directory = tmp_path / "new"
     write_tasks(directory)
     for part in PARTS:
-        assert load_tasks(directory / f"{part}.jsonl") == TASKS[part]
+        assert JsonlTasks(directory / f"{part}.jsonl").all() == TASKS[part]
 
 
 def test_the_nano_run_file_names_the_shipped_files() -> None:
     run = load_run(NANO / "run.toml")
-    assert run.resolve(run.tasks.train) == NANO / "train.jsonl"
-    assert run.resolve(run.tasks.heldout) == NANO / "heldout.jsonl"
+    assert Resources(run).tasks.train.ids == JsonlTasks(NANO / "train.jsonl").ids
+    assert Resources(run).tasks.heldout.ids == JsonlTasks(NANO / "heldout.jsonl").ids
     assert run.resolve(run.policy.path) == NANO / "policy"

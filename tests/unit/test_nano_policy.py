@@ -11,7 +11,7 @@ import pytest
 import gagar
 from gagar.nano.demonstrations import STYLES, parse_answer
 from gagar.nano.evaluation import MAX_NEW_TOKENS, load_policy, sample, score, style_of
-from gagar.tasks.task import load_tasks
+from gagar.tasks.jsonl import JsonlTasks
 
 NANO = Path(gagar.__file__).parent / "data" / "nano"
 POLICY = NANO / "policy"
@@ -48,7 +48,7 @@ def test_the_policy_is_float32_and_covers_its_vocabulary() -> None:
 
 def test_the_policy_solves_some_of_a_few_held_out_tasks_and_not_all() -> None:
     model, tokenizer = loaded()
-    scored = score(model, tokenizer, load_tasks(NANO / "heldout.jsonl")[:16], group_size=4)
+    scored = score(model, tokenizer, JsonlTasks(NANO / "heldout.jsonl").all()[:16], group_size=4)
     assert scored.num_attempts == 64
     assert 0.1 <= scored.pass_rate <= 0.7
     assert scored.max_tokens <= MAX_NEW_TOKENS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gagar.agent.loop import Attempt
+from gagar.agent.loop import Rollout
 from gagar.agent.publishing import MARGIN_BYTES, outputs_of
 from gagar.engine.protocol import Completion
 from gagar.records import LogRef, Message, Trajectory, TrajectoryTokens, decode, encode
@@ -12,8 +12,8 @@ from tests.builders import make_delivery, make_request
 LIMIT = 1 << 16
 
 
-def make_attempt(num_sampled: int = 3, logprob: float = -0.5, text: str = "hello") -> Attempt:
-    attempt = Attempt(status="completed", patch="p", messages=[Message(role="user", content=text)], num_turns=1)
+def make_attempt(num_sampled: int = 3, logprob: float = -0.5, text: str = "hello") -> Rollout:
+    attempt = Rollout(status="completed", result="p", messages=[Message(role="user", content=text)], num_turns=1)
     attempt.context.give([5, 6])
     versions = list(range(num_sampled))
     attempt.context.sampled(
@@ -22,7 +22,7 @@ def make_attempt(num_sampled: int = 3, logprob: float = -0.5, text: str = "hello
     return attempt
 
 
-def publish(attempt: Attempt, tokens_bytes: int = LIMIT, trajectory_bytes: int = LIMIT) -> list[Output]:
+def publish(attempt: Rollout, tokens_bytes: int = LIMIT, trajectory_bytes: int = LIMIT) -> list[Output]:
     delivery = make_delivery(make_request("g1", 2), "rollout-requests", offset=8)
     return outputs_of(delivery, attempt, tokens_bytes, trajectory_bytes)
 

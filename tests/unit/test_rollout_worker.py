@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from gagar.agent.loop import Tools
 from gagar.config import convert
 from gagar.errors import BadRecordError, ConfigError, UnavailableError
 from gagar.records import LogRef, PolicyVersion, RolloutRequest, Trajectory, TrajectoryTokens
-from gagar.stream.handlers import Delivery, Linked, Output, Settings
+from gagar.stream.handlers import Delivery, Linked, Output
 from producers.rollout_worker import Config, MakeRollouts
 from tests.builders import make_delivery, make_request, make_run
-from tests.rollouts import FakeEngine, FakeSandbox, make_task, publish
+from tests.rollouts import FakeChat, FakeEngine, FakeSandbox, make_task, publish
+from topology.resources import Resources
 
 
 class NoReferences:
@@ -26,8 +28,9 @@ class NoReferences:
 def make_worker(directory: Path, engine: FakeEngine, sandbox: FakeSandbox, **config: Any) -> MakeRollouts:
     for name, task_id in (("a", "task"), ("b", "held")):
         (directory / name).write_bytes(msgspec.json.encode(make_task(task_id=task_id)))
-    run = make_run(directory)
-    return MakeRollouts(Settings(config=Config(**config), run=run), engine, sandbox)
+    resources = Resources(make_run(directory))
+    tools = Tools(engine, FakeChat(), sandbox)
+    return MakeRollouts(resources.run.training, Config(**config), resources.tasks, tools)
 
 
 @pytest.fixture

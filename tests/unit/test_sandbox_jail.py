@@ -12,8 +12,7 @@ from gagar.errors import EXIT_UNAVAILABLE, GagarError, MachineError, Unavailable
 from gagar.sandbox import jail
 from gagar.sandbox.bubblewrap import BubblewrapSandbox
 from gagar.sandbox.inside import processes
-from gagar.sandbox.kinds import make_sandbox
-from gagar.sandbox.limits import Limits
+from gagar.sandbox.kinds import Bubblewrap
 from gagar.sandbox.protocol import SlowStartError
 
 
@@ -66,7 +65,7 @@ async def test_a_program_that_does_not_work_is_named_with_the_way_out(monkeypatc
     programs = [str(broken), str(tmp_path / "absent")]
     monkeypatch.setattr("gagar.sandbox.bubblewrap.find_bubblewraps", lambda: programs)
     with pytest.raises(MachineError, match=r"no namespaces for you.*a program that runs.*allow user namespaces"):
-        await make_sandbox("bubblewrap", concurrency=1).open()
+        await Bubblewrap().make(1).open()
 
 
 async def refusal_of(monkeypatch: pytest.MonkeyPatch, program: Path, script: str, timeout_s: float = 20.0) -> str:
@@ -75,7 +74,7 @@ async def refusal_of(monkeypatch: pytest.MonkeyPatch, program: Path, script: str
     program.chmod(0o755)
     monkeypatch.setattr("gagar.sandbox.bubblewrap.find_bubblewraps", lambda: [str(program)])
     with pytest.raises(GagarError) as caught:
-        await BubblewrapSandbox(concurrency=1, start_timeout_s=timeout_s).open()
+        await Bubblewrap(start_timeout_s=timeout_s).make(1).open()
     return f"{type(caught.value).__name__} {caught.value}"
 
 
@@ -103,12 +102,12 @@ def test_a_python_for_root_only_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_sandbox_that_is_not_open_makes_no_workspace() -> None:
     with pytest.raises(UnavailableError, match="expected it to be open"):
-        async with BubblewrapSandbox(concurrency=1).workspace({}):
+        async with BubblewrapSandbox(Bubblewrap(), concurrency=1).workspace({}):
             pass
 
 
 def test_the_limits_are_the_same_inside() -> None:
-    assert Limits.__struct_fields__ == tuple(field.name for field in dataclasses.fields(processes.ChildLimits))
+    assert tuple(Bubblewrap().limits()) == tuple(field.name for field in dataclasses.fields(processes.ChildLimits))
 
 
 def test_what_is_made_up_can_be_read_from_its_start() -> None:
@@ -146,7 +145,7 @@ async def test_the_core_time_of_workspaces_that_end_together_adds_up(monkeypatch
     async def nothing(*arguments: object) -> None: ...
 
     monkeypatch.setattr("gagar.sandbox.bubblewrap.BubblewrapWorkspace.write", nothing)
-    sandbox = BubblewrapSandbox(concurrency=2)
+    sandbox = BubblewrapSandbox(Bubblewrap(), concurrency=2)
     sandbox._server = FakeServer()  # type: ignore[assignment]
 
     async def use() -> None:

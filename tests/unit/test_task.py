@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gagar.errors import ConfigError
-from gagar.tasks.task import Task, load_tasks
+from gagar.tasks.jsonl import JsonlTasks
+from gagar.tasks.task import Task
 
 
 def make_line(task_id: str = "a", **changes: Any) -> str:
@@ -29,7 +30,7 @@ def write(directory: Path, *lines: str) -> Path:
 
 
 def test_tasks_come_in_the_order_of_the_file(tmp_path: Path) -> None:
-    tasks = load_tasks(write(tmp_path, make_line("b"), make_line("a"), make_line("c")))
+    tasks = JsonlTasks(write(tmp_path, make_line("b"), make_line("a"), make_line("c"))).all()
     assert [task.task_id for task in tasks] == ["b", "a", "c"]
     assert isinstance(tasks[0], Task)
 
@@ -37,7 +38,7 @@ def test_tasks_come_in_the_order_of_the_file(tmp_path: Path) -> None:
 def test_blank_lines_are_passed_over_but_counted(tmp_path: Path) -> None:
     path = write(tmp_path, make_line("a"), "", "   ", "{")
     with pytest.raises(ConfigError, match=r"tasks.jsonl:4: expected a task as JSON, got .*; mend or remove the line"):
-        load_tasks(path)
+        JsonlTasks(path)
 
 
 @pytest.mark.parametrize(
@@ -55,24 +56,24 @@ def test_blank_lines_are_passed_over_but_counted(tmp_path: Path) -> None:
 )
 def test_a_broken_line_is_named_with_its_number(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigError, match=r"tasks.jsonl:2: expected a task as JSON, got"):
-        load_tasks(write(tmp_path, make_line("first"), line))
+        JsonlTasks(write(tmp_path, make_line("first"), line))
 
 
 def test_bytes_that_are_no_text_are_a_broken_line(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(make_line().encode() + b'\n{"task_id": "\xff\xfe"}\n')
     with pytest.raises(ConfigError, match=r"tasks.jsonl:2: expected a task as JSON"):
-        load_tasks(path)
+        JsonlTasks(path)
 
 
 def test_a_doubled_id_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tasks.jsonl:3: expected a new task_id, got 'a' again; rename or remove it"):
-        load_tasks(write(tmp_path, make_line("a"), make_line("b"), make_line("a")))
+        JsonlTasks(write(tmp_path, make_line("a"), make_line("b"), make_line("a")))
 
 
 def test_a_task_that_no_test_decides_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tasks.jsonl:1: expected at least one id in fail_to_pass, got none"):
-        load_tasks(write(tmp_path, make_line(fail_to_pass=[])))
+        JsonlTasks(write(tmp_path, make_line(fail_to_pass=[])))
 
 
 @pytest.mark.parametrize(
@@ -90,20 +91,40 @@ def test_a_task_that_no_test_decides_is_refused(tmp_path: Path) -> None:
 )
 def test_a_task_that_cannot_be_tried_is_refused_with_its_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=rf"tasks.jsonl:2: {message}.*; mend or remove the line$"):
-        load_tasks(write(tmp_path, make_line("first"), make_line(**changes)))
+        JsonlTasks(write(tmp_path, make_line("first"), make_line(**changes)))
 
 
 @pytest.mark.parametrize("lines", [(), ("", " ")])
 def test_an_empty_file_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=r"task file .*: expected at least one task, got none"):
-        load_tasks(write(tmp_path, *lines))
+        JsonlTasks(write(tmp_path, *lines))
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"task file .*none.jsonl: expected a readable JSON Lines file, got No such file"):
-        load_tasks(tmp_path / "none.jsonl")
+        JsonlTasks(tmp_path / "none.jsonl")
 
 
 def test_expected_tests_are_both_lists(tmp_path: Path) -> None:
-    (task,) = load_tasks(write(tmp_path, make_line(pass_to_pass=["test_x.py::test_g"])))
+    (task,) = JsonlTasks(write(tmp_path, make_line(pass_to_pass=["test_x.py::test_g"]))).all()
     assert task.expected_tests == ["test_x.py::test_f", "test_x.py::test_g"]
+
+
+def test_a_task_is_found_by_its_id_and_read_from_its_line(tmp_path: Path) -> None:
+    tasks = JsonlTasks(write(tmp_path, make_line("first"), "", make_line("\u00e9", statement="Add \u00e9."), make_line("last")))
+    assert list(tasks.ids) == ["first", "\u00e9", "last"]
+    found = tasks.find("\u00e9")
+    assert found is not None
+    assert found.statement == "Add \u00e9."
+    assert tasks.find("none") is None
+
+
+def test_a_file_that_has_changed_since_the_start_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path, make_line("a"), make_line("b"))
+    tasks = JsonlTasks(path)
+    write(tmp_path, make_line("b"), make_line("a"))
+    with pytest.raises(ConfigError, match="expected task 'a' where it was at the start, got 'b'"):
+        tasks.find("a")
+    path.write_text("{")
+    with pytest.raises(ConfigError, match=r"expected the file as it was at the start, got .*; start again"):
+        tasks.find("b")

@@ -10,6 +10,7 @@ import torch
 from gagar.engine.protocol import Completion, Engine, SamplingParams
 from gagar.engine.transformers import TransformersEngine, load_model
 from gagar.errors import ConfigError, UnavailableError
+from gagar.policies.chat_template import ChatTemplate
 from tests.rollouts import build_model
 
 PROMPT = [10, 20, 30, 40]
@@ -27,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def engine(models: Path) -> AsyncIterator[TransformersEngine]:
-    opened = TransformersEngine(models / "one", max_running=16, device="cpu")
+    opened = TransformersEngine(ChatTemplate(models / "one"), max_running=16, device="cpu")
     await opened.open()
     yield opened
     await opened.close()
@@ -91,7 +92,7 @@ async def test_weights_that_cannot_be_loaded_leave_the_old_ones(engine: Transfor
 
 
 async def test_a_cancelled_call_frees_its_place(models: Path) -> None:
-    engine = TransformersEngine(models / "one", max_running=1, device="cpu")
+    engine = TransformersEngine(ChatTemplate(models / "one"), max_running=1, device="cpu")
     await engine.open()
     engine._batch._stop_ids = frozenset()
     long = asyncio.create_task(engine.generate(PROMPT, params(max_new_tokens=500)))
@@ -135,7 +136,7 @@ async def test_a_failed_step_fails_its_callers_only(engine: TransformersEngine, 
 
 
 async def test_closing_fails_those_that_wait_and_later_calls(models: Path) -> None:
-    engine = TransformersEngine(models / "one", device="cpu")
+    engine = TransformersEngine(ChatTemplate(models / "one"), device="cpu")
     await engine.open()
     engine._batch._stop_ids = frozenset()
     waiting = asyncio.create_task(engine.generate(PROMPT, params(max_new_tokens=500)))
@@ -152,7 +153,7 @@ async def test_closing_fails_those_that_wait_and_later_calls(models: Path) -> No
 
 async def test_a_directory_without_a_model_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"policy\.path .*: expected a tokenizer"):
-        await TransformersEngine(tmp_path, device="cpu").open()
+        await TransformersEngine(ChatTemplate(tmp_path), device="cpu").open()
 
 
 def test_a_model_without_weights_for_a_layer_is_refused(tmp_path: Path) -> None:

@@ -9,13 +9,16 @@ import msgspec
 import pytest
 
 from consumers.verifier import Config, VerifyTrajectories, judge, lay_over
-from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TasksTable, TrainingTable, convert
+from gagar.config import convert
 from gagar.errors import BadRecordError, ConfigError, UnavailableError
 from gagar.records import LogRef, PatchMeasures, Trajectory, Verdict
 from gagar.sandbox.protocol import CommandResult, TestRun, Workspace, WorkspaceError
-from gagar.stream.handlers import Delivery, References, Settings
+from gagar.stream.handlers import Delivery, References
+from gagar.tasks.kinds import Tasks
 from gagar.tasks.patches import Tree, make_patch
 from gagar.tasks.task import Task
+from tests.runs import make_run
+from topology.resources import Resources
 
 BASE = {"sol.py": "def f():\n    raise NotImplementedError\n", "util.py": "u = 1\n"}
 SOLVED = BASE | {"sol.py": "def f():\n    return 1\n"}
@@ -79,19 +82,10 @@ class NoReferences:
         raise AssertionError("the verifier reads nothing by reference")
 
 
-def make_settings(folder: Path) -> Settings[Config]:
+def make_tasks(folder: Path) -> Tasks:
     (folder / "train.jsonl").write_bytes(msgspec.json.encode(TASK))
     (folder / "heldout.jsonl").write_bytes(msgspec.json.encode(msgspec.structs.replace(TASK, task_id="t2")))
-    run = Run(
-        run=RunTable(name="test"),
-        kafka=KafkaTable(),
-        policy=PolicyTable(path="p"),
-        tasks=TasksTable(train="train.jsonl", heldout="heldout.jsonl"),
-        training=TrainingTable(),
-        stages={},
-        root=str(folder),
-    )
-    return Settings(config=Config(test_timeout_s=7.0), run=run)
+    return Resources(make_run(folder)).tasks
 
 
 def make_trajectory(**changes: Any) -> Trajectory:
@@ -117,7 +111,7 @@ REF = LogRef(topic="trajectories", partition=0, offset=9)
 
 
 async def verify(folder: Path, sandbox: FakeSandbox, **changes: Any) -> Verdict:
-    handler = VerifyTrajectories(make_settings(folder), sandbox)
+    handler = VerifyTrajectories(make_tasks(folder), sandbox, 7.0)
     references: References = NoReferences()
     await handler.open(references)
     try:
@@ -215,11 +209,11 @@ async def test_an_unknown_task_is_a_bad_record(tmp_path: Path) -> None:
         await verify(tmp_path, FakeSandbox(), task_id="t9")
 
 
-async def test_a_missing_task_file_ends_it_at_the_start(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path)
+def test_a_missing_task_file_ends_it_at_the_start(tmp_path: Path) -> None:
+    make_tasks(tmp_path)
     (tmp_path / "heldout.jsonl").unlink()
     with pytest.raises(ConfigError, match="expected a readable JSON Lines file"):
-        await VerifyTrajectories(settings, FakeSandbox()).open(NoReferences())
+        assert Resources(make_run(tmp_path)).tasks
 
 
 @pytest.mark.parametrize(
@@ -245,10 +239,14 @@ def test_a_clean_report_passes() -> None:
     [
         ({"concurrency": 0}, "verifier.concurrency: expected 1 to 1024, got 0"),
         ({"test_timeout_s": 0.0}, "verifier.test_timeout_s: expected more than 0"),
-        ({"limits": {"open_files": 10}}, "limits.open_files: expected at least 256, got 10"),
-        ({"limits": {"memory_bytes": 1}}, "limits.memory_bytes: expected at least 256 MiB"),
-        ({"limits": {"processes": 0}}, "limits.processes: expected more than 0, got 0"),
-        ({"sandbox": "none"}, "verifier.sandbox"),
+        ({"sandbox": {"open_files": 10}}, "verifier.sandbox.open_files: expected at least 256, got 10"),
+        ({"sandbox": {"memory_bytes": 1}}, "verifier.sandbox.memory_bytes: expected at least 256 MiB"),
+        ({"sandbox": {"processes": 0}}, "verifier.sandbox.processes: expected more than 0, got 0"),
+        ({"sandbox": "none"}, r"verifier.sandbox: expected a table, got 'none'; write it as \[verifier.sandbox\]"),
+        (
+            {"sandbox": {"kind": "jail"}},
+            "verifier.sandbox.kind: expected one of bubblewrap, or package.module:Table, got 'jail'",
+        ),
     ],
 )
 def test_the_table_is_checked(raw: dict[str, Any], why: str) -> None:

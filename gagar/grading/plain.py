@@ -1,11 +1,18 @@
 """The grader that tells nothing apart: all passing members tied, so the group keeps its GRPO advantages. The baseline."""
 
-from gagar.grading.protocol import passing_members
+from gagar.grading.protocol import Grader, GraderTable, passing_members
 from gagar.records import Grade, Group
 from gagar.stream.handlers import References
 
 
-class NoneGrader:
+class NoGrading(GraderTable, frozen=True, kw_only=True, tag="none"):
+    """All passing members tied: plain GRPO."""
+
+    def make(self) -> Grader:
+        return TiedGrader()
+
+
+class TiedGrader:
     """Plain GRPO as a grader."""
 
     name = "none/1"

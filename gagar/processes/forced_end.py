@@ -1,0 +1,54 @@
+"""A stage's process ends in time: the first signal asks it to stop, and a timer behind it ends what hangs."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger(__name__)
+
+STOP_S = 14.0
+"""From the first signal to the end of the process, whatever hangs."""
+_timers: list[threading.Timer] = []
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT; from then on the process has STOP_S to end, or is ended."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def on_signal(name: str) -> None:
+        if not stop.is_set():
+            logger.info("stopping on %s", name)
+            stop.set()
+            end_by_force_after(STOP_S)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    return stop
+
+
+def end_by_force_after(seconds: float) -> None:
+    """Bounds a stop: clients and threads may hang when no broker answers. The end of `called_off` calls it off."""
+
+    def end() -> None:
+        logger.error("stop took too long, ended by force after_s=%g", seconds)
+        logging.shutdown()
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    _timers.append(timer)
+
+
+@contextmanager
+def called_off() -> Iterator[None]:
+    """Calls the end by force off when the work inside has ended by itself."""
+    try:
+        yield
+    finally:
+        while _timers:
+            _timers.pop().cancel()

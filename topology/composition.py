@@ -1,0 +1,93 @@
+"""The composition root: the one place that turns a run file into a handler, and serves it as a stage in this process.
+
+A stage's module gives `Config`, the type of its table, and `make(resources, config)`, its handler. `gagar run` serves it here;
+whoever runs a stage otherwise (tests, replay) makes its handler here.
+"""
+
+import asyncio
+import importlib
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from gagar.config import SHARED, Run, convert, did_you_mean
+from gagar.errors import ConfigError
+from gagar.processes.forced_end import called_off, stop_event
+from gagar.stream.handlers import Effect, Reducer, Source, Standalone
+from gagar.stream.spec import Stage
+from topology.resources import Resources
+from topology.stages import STAGES
+from topology.topics import DEAD_LETTERS
+
+Handler = Effect | Reducer[Any] | Source | Standalone
+
+
+def find_stage(name: str) -> Stage:
+    """The stage of that name; raises ConfigError that lists the names."""
+    for stage in STAGES:
+        if stage.name == name:
+            return stage
+    names = [stage.name for stage in STAGES]
+    raise ConfigError(f"stage: expected one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}")
+
+
+def stage_config(stage: Stage, run: Run) -> Any:
+    """The stage's table as its `Config`; raises ConfigError if it is wrong."""
+    return convert(stage.table, run.tables.get(stage.table, {}), importlib.import_module(stage.module).Config)
+
+
+def make_handler(stage: Stage, resources: Resources) -> Handler:
+    """What the stage does, not yet open. Raises ConfigError if its table, or something that it names, is wrong."""
+    handler: Handler = importlib.import_module(stage.module).make(resources, stage_config(stage, resources.run))
+    return handler
+
+
+def check_tables(run: Run, stages: Sequence[Stage] = STAGES) -> Resources:
+    """The resources of a run of which every table is known and right; raises ConfigError. Nothing is connected to."""
+    known = [*SHARED, "tasks", *(stage.table for stage in stages)]
+    for name in run.tables:
+        if name not in known:
+            raise ConfigError(f"[{name}]: expected a known table, got {name}{did_you_mean(name, known)}")
+    for stage in stages:
+        stage_config(stage, run)
+    resources = Resources(run)
+    assert resources.tasks
+    return resources
+
+
+def serve(stage: Stage, resources: Resources) -> None:
+    """Runs the stage until it ends (SIGTERM, SIGINT or the planned end); raises GagarError otherwise."""
+    handler = make_handler(stage, resources)
+    if isinstance(handler, Standalone):
+        handler.run()
+    else:
+        run_loop(serve_handler(stage, resources, handler))
+
+
+async def serve_handler(stage: Stage, resources: Resources, handler: Effect | Reducer[Any] | Source) -> None:
+    """The handler as the stage, until a signal or the planned end; the transport is opened and closed around it."""
+    from gagar.stream.lanes.sourcing import SourceRuntime
+    from gagar.stream.runtime import StageRuntime
+
+    stop = stop_event()
+    transport = resources.transport()
+    runtime: StageRuntime | SourceRuntime
+    if isinstance(handler, Source):
+        runtime = SourceRuntime(stage, handler, transport, DEAD_LETTERS)
+    else:
+        runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS)
+    await transport.open()
+    try:
+        await runtime.run(stop)
+    finally:
+        await transport.close()
+
+
+def run_loop(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Runs on uvloop where there is one; threads of the loop have ended when this returns."""
+    with called_off():
+        try:
+            import uvloop
+        except ImportError:
+            asyncio.run(coroutine)
+        else:
+            uvloop.run(coroutine)
