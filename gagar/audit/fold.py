@@ -20,9 +20,10 @@ from gagar.audit.advantage_laws import broken_laws
 from gagar.audit.findings import Finding, Findings, Law
 from gagar.audit.group_laws import broken_outcome, broken_staleness, broken_trail, is_retired
 from gagar.audit.references import Claim, Ranges, Resolver
-from gagar.audit.result import AuditResult, RoundStats, Tally
+from gagar.audit.result import AuditResult, Tally
 from gagar.audit.trails import Ending, Trail, Trails
 from gagar.audit.version_laws import Versions
+from gagar.groups.rounds import Round
 from gagar.records import (
     DeadLetter,
     GradedGroup,
@@ -60,7 +61,7 @@ class Audit:
         self._resolver = Resolver(ranges)
         self._trails = trails or Trails()
         self._versions = Versions()
-        self._rounds: dict[int, RoundStats] = {}
+        self._rounds: dict[int, Round] = {}
         self._found = Findings()
         self._now = 0.0
         self._num_capped = 0
@@ -244,7 +245,7 @@ class Audit:
             )
         )
         if outcome.kind == "evaluated":
-            self._rounds.setdefault(outcome.step, RoundStats()).add(outcome)
+            self._rounds.setdefault(outcome.step, Round(step=outcome.step)).add(outcome)
 
     def _apply_version(self, version: PolicyVersion, source: LogRef) -> None:
         what = f"policy version {version.run_id}/{version.version}"

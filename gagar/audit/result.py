@@ -1,4 +1,4 @@
-"""What an audit says of a run: findings, and groups and attempts counted."""
+"""What an audit found in the topics of a run: broken laws, and how the groups ended."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,41 +6,11 @@ import msgspec
 
 from gagar.audit.findings import Finding, Law
 from gagar.audit.trails import Ending, Trail
-from gagar.records import Outcome
-
-
-class RoundStats(msgspec.Struct, kw_only=True):
-    """Sums over the groups of an evaluation round."""
-
-    num_groups: int = 0
-    num_attempts: int = 0
-    num_valid: int = 0
-    num_passed: int = 0
-    num_clean: int = 0
-    """Passing attempts without needless statement or edit outside the task."""
-    num_sampled_tokens: int = 0
-
-    def add(self, outcome: Outcome) -> None:
-        self.num_groups += 1
-        self.num_attempts += outcome.num_requested
-        self.num_valid += outcome.num_valid
-        self.num_passed += outcome.num_passed
-        self.num_clean += outcome.num_clean
-        self.num_sampled_tokens += outcome.num_sampled_tokens
-
-    @property
-    def pass_rate(self) -> float:
-        """Passed by valid attempts; 0 without valid ones."""
-        return self.num_passed / self.num_valid if self.num_valid else 0.0
-
-    @property
-    def clean_share(self) -> float:
-        """Clean by passed attempts; 0 if none passed."""
-        return self.num_clean / self.num_passed if self.num_passed else 0.0
+from gagar.groups.rounds import Round
 
 
 class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the topics say of a run."""
+    """What the topics of a run prove and disprove."""
 
     findings: list[str]
     """Broken laws, in words; of each law the first few and a count of the rest."""
@@ -73,7 +43,7 @@ class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
     """Of those, to records that retention has taken."""
     num_followed: int
     """References whose records were read."""
-    rounds: dict[int, RoundStats]
+    rounds: dict[int, Round]
     """By the step that names the round, ascending."""
     policy_version: int
     """Newest; -1 if none."""

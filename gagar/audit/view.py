@@ -1,4 +1,4 @@
-"""How `gagar audit` tells its result: lines for people, one object for programs."""
+"""An audit's result as `gagar audit` prints it: lines for people, or one object for programs."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -8,13 +8,15 @@ import msgspec
 
 from gagar.audit.result import AuditResult
 
+ROUND_KEYS = (
+    *("num_groups", "num_attempts", "num_valid", "num_passed", "num_clean", "num_sampled_tokens"),
+    *("pass_rate", "quality"),
+)
+
 
 def as_object(result: AuditResult) -> dict[str, Any]:
     """The result as one JSON object."""
-    rounds = {
-        str(step): {**msgspec.structs.asdict(stats), "pass_rate": stats.pass_rate, "clean_share": stats.clean_share}
-        for step, stats in result.rounds.items()
-    }
+    rounds = {str(step): {name: getattr(sums, name) for name in ROUND_KEYS} for step, sums in result.rounds.items()}
     return {"is_clean": result.is_clean, **msgspec.structs.asdict(result), "rounds": rounds}
 
 
@@ -26,9 +28,9 @@ def as_lines(result: AuditResult) -> Iterator[str]:
         yield f"           {result.num_retired_references} to records that retention has taken"
     if result.num_dead_letters:
         yield f"dead       {result.num_dead_letters} dead letters"
-    for step, stats in result.rounds.items():
-        shares = f"pass rate {stats.pass_rate:.3f}, clean {stats.clean_share:.3f}"
-        yield f"round at step {step}: {stats.num_valid}/{stats.num_attempts} valid attempts, {shares}"
+    for step, sums in result.rounds.items():
+        shares = f"pass rate {sums.pass_rate or 0:.3f}, clean {sums.quality or 0:.3f}"
+        yield f"round at step {step}: {sums.num_valid}/{sums.num_attempts} valid attempts, {shares}"
     yield from (f"finding: {text}" for text in result.findings)
     yield "clean" if result.is_clean else f"not clean: {sum(result.broken.values())} findings"
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gagar.report.progress import AttemptSums, Snapshot, moving, ratio
+from gagar.groups.rounds import ratio
+from gagar.report.progress import AttemptSums, Snapshot, moving
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from gagar.groups.rounds import Round
 from gagar.report.curves import Picture, draw_pictures
 from gagar.report.examples import ShownAttempt
-from gagar.report.progress import Round, Snapshot
+from gagar.report.progress import Snapshot
 from gagar.report.summary import Summary, summary_rows
 
 TEMPLATES = Path(__file__).parent.parent / "data" / "report"

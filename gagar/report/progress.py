@@ -8,12 +8,12 @@ A restarted learner goes back to a checkpoint under a new run id. Steps that its
 groups, trained on or dropped then, count as in flight again until the surviving run ends them.
 """
 
-import math
 from typing import Any
 
 import msgspec
 
 from gagar.groups.lineage import Lineage
+from gagar.groups.rounds import Round, ratio
 from gagar.records import DeadLetter, Outcome, PatchMeasures, PolicyVersion, RolloutRequest, Verdict
 from gagar.stream.handlers import Delivery
 
@@ -47,57 +47,6 @@ class AttemptSums(msgspec.Struct, kw_only=True):
         self.num_clean += measures.is_clean
         self.num_needless += measures.num_needless_statements > 0
         self.num_out_of_scope += measures.num_files_out_of_scope > 0
-
-
-class Round(msgspec.Struct, kw_only=True):
-    """Sums over the evaluation groups of one round: the held-out tasks under the policy of about one step."""
-
-    step: int
-    num_groups: int = 0
-    num_valid: int = 0
-    num_passed: int = 0
-    num_clean: int = 0
-    num_sampled_tokens: int = 0
-    valid_squared: int = 0
-    """Sums over groups of products, for the standard error: valid x valid, passed x passed, valid x passed."""
-    passed_squared: int = 0
-    valid_passed: int = 0
-
-    def add(self, outcome: Outcome) -> None:
-        self.num_groups += 1
-        self.num_valid += outcome.num_valid
-        self.num_passed += outcome.num_passed
-        self.num_clean += outcome.num_clean
-        self.num_sampled_tokens += outcome.num_sampled_tokens
-        self.valid_squared += outcome.num_valid**2
-        self.passed_squared += outcome.num_passed**2
-        self.valid_passed += outcome.num_valid * outcome.num_passed
-
-    @property
-    def pass_rate(self) -> float | None:
-        """Passed by valid attempts; none without valid attempts."""
-        return ratio(self.num_passed, self.num_valid)
-
-    @property
-    def pass_error(self) -> float:
-        """Standard error over tasks: attempts at one task are alike, so its group is the unit (ratio estimator)."""
-        rate = self.pass_rate
-        if rate is None or self.num_groups < 2:
-            return 0.0
-        residual = self.passed_squared - 2 * rate * self.valid_passed + rate * rate * self.valid_squared
-        spread = max(residual, 0.0) * self.num_groups / (self.num_groups - 1)
-        return math.sqrt(spread) / self.num_valid
-
-    @property
-    def quality(self) -> float | None:
-        """Clean by passed attempts; none if nothing passed."""
-        return ratio(self.num_clean, self.num_passed)
-
-    @property
-    def quality_error(self) -> float:
-        """Binomial standard error of the quality."""
-        share = self.quality
-        return math.sqrt(share * (1 - share) / self.num_passed) if share is not None else 0.0
 
 
 class Step(msgspec.Struct, kw_only=True):
@@ -295,11 +244,6 @@ def _merged(steps: list[Step]) -> list[Step]:
 
 def _count(counts: dict[str, int], name: str, by: int = 1) -> None:
     counts[name] = counts.get(name, 0) + by
-
-
-def ratio(part: float, whole: float) -> float | None:
-    """part / whole; none if there is no whole."""
-    return part / whole if whole else None
 
 
 def recent(attempts: list[AttemptSums], num_attempts: int) -> AttemptSums:

@@ -5,7 +5,8 @@ In: a snapshot and the audit's word. Out: `Summary`. Pure.
 
 import msgspec
 
-from gagar.report.progress import Round, Snapshot
+from gagar.groups.rounds import Round
+from gagar.report.progress import Snapshot
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gagar.report.progress import Round, Snapshot, ratio, recent
+from gagar.groups.rounds import Round, ratio
+from gagar.report.progress import Snapshot, recent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -93,7 +93,7 @@ def test_a_whole_run_is_clean_and_counted() -> None:
 def test_rounds_hold_pass_rates_and_clean_shares() -> None:
     stats = audited([*make_run(), *way_of("e-000001-0001", [CLEAN, None, None, None])]).rounds[0]
     assert (stats.num_groups, stats.num_attempts, stats.num_valid, stats.num_passed, stats.num_clean) == (2, 8, 8, 4, 3)
-    assert (stats.pass_rate, stats.clean_share) == (0.5, 0.75)
+    assert (stats.pass_rate, stats.quality) == (0.5, 0.75)
 
 
 def test_nothing_at_all_is_clean() -> None:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gagar.groups.rounds import Round
 from gagar.records import DeadLetter, LineageEntry, Outcome, PolicyVersion, Record
-from gagar.report.progress import AttemptSums, Progress, Round, Snapshot, moving, recent
+from gagar.report.progress import AttemptSums, Progress, Snapshot, moving, recent
 from gagar.stream.handlers import Delivery
 from tests.builders import CLEAN, NEEDLESS, OUTSIDE, make_delivery, make_ref, make_request, make_verdict
 
