@@ -17,6 +17,16 @@ hypothesis.settings.register_profile("gagar", deadline=None)
 hypothesis.settings.load_profile("gagar")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-point", action="store_true", help="processes die twice at every point, not at every fourth")
+
+
+@pytest.fixture
+def double_every(request: pytest.FixtureRequest) -> int:
+    """Of the points at which a process dies once, which ones it dies at twice."""
+    return 1 if request.config.getoption("--every-point") else 4
+
+
 @pytest.fixture(scope="session")
 def kafka_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a local broker of this session; where there can be none, tests skip, and fail in CI."""

@@ -48,6 +48,14 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._clock.now
 
 
+def deaths_at(num_points: int, double_every: int) -> Iterator[list[int]]:
+    """A death at each point, and at every `double_every`-th one more at the same point of the next life."""
+    for at in range(1, num_points + 1):
+        yield [at]
+        if at % double_every == 0:
+            yield [at, at]
+
+
 def simulated() -> asyncio.Runner:
     """Runs coroutines on a simulated loop."""
     return asyncio.Runner(loop_factory=SimulatedLoop)

@@ -1,46 +1,38 @@
-"""`python -m tests.mutants [WORD]`: breaks the rules of the table (those that name WORD) one by one, in a copy of the source.
+"""`python -m tests.mutants [WORD]`: breaks the rules of the table (those that name WORD) one by one, in copies of the source.
 
-Runs the fast tests on each and prints which fail; exits with 1 if a mutant survives. Takes minutes: for people, not for CI.
+Runs the fast tests on each and prints the first that fails; exits with 1 if a mutant survives. Takes minutes: for people, not
+for CI. The unchanged source has to pass the same tests, which kill processes at every point and not only at some.
 """
 
 import os
+import queue
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutants.table import MUTANTS, Mutant
+from tests.mutants.breaking import Mutant, Source
+from tests.mutants.killers import TESTS, locate
+from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("gagar", "topology", "producers", "consumers", "tests", "pyproject.toml", "README.md", "ARCHITECTURE.md")
-UNIT = (
-    "deaths",
-    "learner_deaths",
-    "lane",
-    "frontier",
-    "units",
-    "reading",
-    "budget",
-    "reducing",
-    "grouping",
-    "memory",
-    "learner_queue",
-    "sourcing",
-)
-CONTRACT = ("effects", "reducers", "sources", "journals")
-MAX_FAILURES = 3
+NUM_COPIES = 2
 LIMIT_S = 300.0
+OPTIONS = ("-v", "-x", "-m", "not broker", "--every-point", "--show-capture=no", "-p", "no:cacheprovider")
 
 
-class Fate(NamedTuple):
+class Trial(NamedTuple):
     """What the tests said."""
 
-    failed: list[str]
-    is_over_time: bool
+    failed: str
+    """The first test that failed; empty if all passed."""
     took_s: float
     output: str
 
@@ -48,22 +40,28 @@ class Fate(NamedTuple):
 def main() -> None:
     """See the module."""
     word = sys.argv[1] if len(sys.argv) > 1 else ""
-    chosen = [mutant for mutant in MUTANTS if word in f"{mutant.rule} {mutant.file}"]
-    survivors = 0
+    chosen = [mutant for mutant in MUTANTS if word in f"{mutant.rule} {mutant.function}"]
+    source = Source(ROOT)
+    for mutant in chosen:
+        source.broken(mutant)  # all are up to date before the first one is run
     with tempfile.TemporaryDirectory() as directory:
-        copy = copied(Path(directory) / "copy")
-        for mutant in chosen:
-            source_with(copy, mutant)  # all are sound before the first one is run
-        fate = run_tests(copy)
-        if fate.failed or fate.is_over_time:
-            raise SystemExit(f"unchanged source: expected all tests to pass, got {fate.failed}\n{fate.output[-4000:]}")
-        print(f"| {'rule that is broken':<72} | fail | s | first failing test |\n|---|---|---|---|")  # noqa: T201
-        for mutant in chosen:
-            fate = tried(copy, mutant)
-            survivors += not (fate.failed or fate.is_over_time)
-            print(row(mutant, fate), flush=True)  # noqa: T201
-    print(f"{len(chosen)} mutants, {survivors} survived")  # noqa: T201
+        copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        for number in range(NUM_COPIES):
+            copies.put(copied(Path(directory) / str(number)))
+        with ThreadPoolExecutor(NUM_COPIES) as pool:
+            unchanged = pool.submit(tried, copies, None)
+            runs = [(mutant, pool.submit(tried, copies, mutant)) for mutant in chosen]
+            survivors = [mutant for mutant, run in runs if not shown(mutant, run.result()).failed]
+            if unchanged.result().failed:
+                raise SystemExit(f"unchanged source: expected all tests to pass, got {unchanged.result().output[-4000:]}")
+    print(f"{len(chosen)} mutants, {len(survivors)} survived")  # noqa: T201
     raise SystemExit(1 if survivors else 0)
+
+
+def shown(mutant: Mutant, run: Trial) -> Trial:
+    """Prints a line of the table."""
+    print(f"| {mutant.rule:<72} | {run.took_s:3.0f} s | {run.failed or 'NONE: IT SURVIVES'} |", flush=True)  # noqa: T201
+    return run
 
 
 def copied(copy: Path) -> Path:
@@ -77,50 +75,48 @@ def copied(copy: Path) -> Path:
     return copy
 
 
-def source_with(copy: Path, mutant: Mutant) -> str:
-    """The text of the mutant's file, changed."""
-    text = (copy / mutant.file).read_text(encoding="utf-8")
-    if text.count(mutant.old) != 1:
-        raise SystemExit(
-            f"{mutant.file}: expected once, got {text.count(mutant.old)} times; bring tests/mutants/table.py up to date: "
-            f"{mutant.rule}\n{mutant.old}"
-        )
-    return text.replace(mutant.old, mutant.new)
-
-
-def tried(copy: Path, mutant: Mutant) -> Fate:
-    """Runs the tests on a mutant, and mends it."""
-    path = copy / mutant.file
-    sound, broken = path.read_text(encoding="utf-8"), source_with(copy, mutant)
-    path.write_text(broken, encoding="utf-8")
+def tried(copies: "queue.SimpleQueue[Path]", mutant: Mutant | None) -> Trial:
+    """Runs the tests on a mutant, and mends it; without one, on the source as it is."""
+    copy = copies.get()
     try:
-        return run_tests(copy)
+        if mutant is None:
+            return run_tests(copy, TESTS)
+        broken = Source(copy).broken(mutant)
+        path = copy / broken.path
+        sound = path.read_text(encoding="utf-8")
+        path.write_text(broken.text, encoding="utf-8")
+        try:
+            return run_mutant(copy, mutant)
+        finally:
+            path.write_text(sound, encoding="utf-8")
     finally:
-        path.write_text(sound, encoding="utf-8")
+        copies.put(copy)
 
 
-def run_tests(copy: Path) -> Fate:
-    """The fast tests, up to a few failures."""
-    files = [f"tests/unit/test_{name}.py" for name in UNIT] + [f"tests/contract/test_{name}.py" for name in CONTRACT]
-    options = ["-v", "-m", "not broker", f"--maxfail={MAX_FAILURES}", "--show-capture=no", "-p", "no:cacheprovider"]
+def run_mutant(copy: Path, mutant: Mutant) -> Trial:
+    """The likely killer first, the rest if the mutant survives it."""
+    likely = locate(mutant.killer)
+    first = run_tests(copy, likely) if likely else Trial("", 0.0, "")
+    if first.failed:
+        return first
+    rest = run_tests(copy, TESTS)
+    return rest._replace(took_s=first.took_s + rest.took_s)
+
+
+def run_tests(copy: Path, tests: Sequence[str]) -> Trial:
+    """Up to the first failure."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", *options, *files]
-    began, is_over_time = time.monotonic(), False
+    command = [sys.executable, "-m", "pytest", *OPTIONS, *tests]
+    began = time.monotonic()
     try:
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
-        output = (done.stdout + done.stderr).decode()
     except subprocess.TimeoutExpired as error:
-        output, is_over_time = (error.stdout or b"").decode(), True
+        output = (error.stdout or b"").decode()
+        return Trial(f"over time: {output.splitlines()[-1:]}", time.monotonic() - began, output)
+    output = (done.stdout + done.stderr).decode()
     failed = re.findall(r"^(tests/\S+) (?:FAILED|ERROR)", output, re.MULTILINE)
-    assert is_over_time or failed or done.returncode == 0, output[-4000:]
-    return Fate(failed, is_over_time, time.monotonic() - began, output)
-
-
-def row(mutant: Mutant, fate: Fate) -> str:
-    """A line of the table."""
-    num_failed = f"{len(fate.failed)}{'+' if len(fate.failed) >= MAX_FAILURES or fate.is_over_time else ''}"
-    first = fate.failed[0].removeprefix("tests/") if fate.failed else "time" if fate.is_over_time else "NONE: it survives"
-    return f"| {mutant.rule:<72} | {num_failed:>4} | {fate.took_s:.0f} | {first} |"
+    assert failed or done.returncode == 0, output[-4000:]
+    return Trial(failed[0].removeprefix("tests/") if failed else "", time.monotonic() - began, output)
 
 
 if __name__ == "__main__":

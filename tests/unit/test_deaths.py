@@ -39,7 +39,7 @@ from tests.contract.world import (
     read,
     write,
 )
-from tests.dying import Mortal, Place, never_waited_at, simulated
+from tests.dying import Mortal, Place, deaths_at, never_waited_at, simulated
 from tests.unit.test_lane import Attempting
 
 NUM_REQUESTS = 5
@@ -161,15 +161,14 @@ async def end_of(case: Case, deaths: Sequence[int], last: Mortal) -> tuple[Any, 
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_a_process_that_dies_wherever_it_waits_loses_and_doubles_nothing(kind: str) -> None:
+def test_a_process_that_dies_wherever_it_waits_loses_and_doubles_nothing(kind: str, double_every: int) -> None:
     case, undisturbed = CASES[kind], Mortal()
     with simulated() as runner:
         expected = runner.run(end_of(case, [], undisturbed))
         assert len(expected[0]) == len(set(expected[0])) == case.num_records
         assert undisturbed.num_points >= case.least
-        for at in range(1, undisturbed.num_points + 1):
-            for deaths in ([at], [at, at]):
-                assert runner.run(end_of(case, deaths, Mortal())) == expected, f"{kind} died at points {deaths}"
+        for deaths in deaths_at(undisturbed.num_points, double_every):
+            assert runner.run(end_of(case, deaths, Mortal())) == expected, f"{kind} died at points {deaths}"
 
 
 def test_the_points_to_die_at_are_all_awaits_from_take_over_to_commit() -> None:

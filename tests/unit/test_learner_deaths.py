@@ -22,7 +22,7 @@ from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, Send
 from gagar.training.checkpoint import read_latest
 from tests.contract.world import FAST, MemoryWorld, write
-from tests.dying import Killed, Mortal, never_waited_at, simulated
+from tests.dying import Killed, Mortal, deaths_at, never_waited_at, simulated
 from tests.learner import NUM_PARTITIONS, make_settings
 from tests.null_learner import learn, make_group
 from topology import topics
@@ -158,17 +158,16 @@ def end_of(root: Path, runner: asyncio.Runner, deaths: Sequence[int], last: Mort
     return world.ends(), world.steps(), letters, world.log.group(LEARNER.name).offsets, state
 
 
-def test_a_learner_that_dies_wherever_it_waits_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_a_learner_that_dies_wherever_it_waits_loses_and_doubles_nothing(tmp_path: Path, double_every: int) -> None:
     undisturbed = Mortal()
     with simulated() as runner:
         expected = end_of(tmp_path / "undisturbed", runner, [], undisturbed)
         assert len({end[0] for end in expected[0]}) == len(expected[0]) == NUM_GROUPS + 1
         assert expected[1:3] == (list(range(NUM_STEPS + 1)), [b"g-poison"])
         assert undisturbed.num_points >= 150
-        for at in range(1, undisturbed.num_points + 1):
-            for deaths in ([at], [at, at]):
-                root = tmp_path / f"{at}-{len(deaths)}"
-                assert end_of(root, runner, deaths, Mortal()) == expected, f"died at points {deaths}"
+        for deaths in deaths_at(undisturbed.num_points, double_every):
+            root = tmp_path / "-".join(map(str, deaths))
+            assert end_of(root, runner, deaths, Mortal()) == expected, f"died at points {deaths}"
 
 
 def test_the_points_to_die_at_are_all_awaits_of_the_journal(tmp_path: Path) -> None:
