@@ -68,6 +68,8 @@ class RunTable(Table, frozen=True, kw_only=True):
     """Data of the local broker, policies, checkpoints, logs, reports."""
     seed: int = 0
     """Of the order of tasks and of every attempt."""
+    root: str = ""
+    """Where relative paths of the run file start; empty: where it lies, or for a packaged one in the current directory."""
 
     def __post_init__(self) -> None:
         is_name = self.name.replace("-", "").replace("_", "").isalnum() and self.name.isascii() and len(self.name) <= 80
@@ -145,7 +147,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, dict[str, Any]]
     """The other tables as they came: `tasks` and those of the stages. `topology.composition` types them."""
     root: str
-    """Where relative paths of the file start: its directory, or for a packaged run file the current one."""
+    """Where relative paths start, absolute; see RunTable."""
+    given: dict[str, dict[str, Any]] = {}
+    """All tables as the run file and `--set` give them, nothing of the environment among them."""
 
     @property
     def dir(self) -> Path:
@@ -303,20 +307,35 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
 
 def load_run(path: Path, overrides: tuple[str, ...] = (), root: Path | None = None) -> Run:
     """The run file at `path` with `overrides` applied; raises ConfigError. Relative paths start at `root`, or else where the
-    file lies."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"run file {path}: expected a TOML file, got nothing there; name one with --run") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"run file {path}: expected TOML, got {error}") from error
+    file lies, unless it says so itself."""
+    given = _read_tables(path)
     for override in overrides:
-        apply_override(tables, override)
-    servers = os.environ.get("GAGAR_KAFKA_BOOTSTRAP_SERVERS")
-    if servers:
-        tables.setdefault("kafka", {})["bootstrap_servers"] = servers
-    for name, value in tables.items():
+        apply_override(given, override)
+    for name, value in given.items():
         if not isinstance(value, dict):
             raise ConfigError(f"{name}: expected a table, got {value!r}; write it as [{name}]")
+    tables = dict(given)
+    servers = os.environ.get("GAGAR_KAFKA_BOOTSTRAP_SERVERS")
+    if servers:
+        tables["kafka"] = {**tables.get("kafka", {}), "bootstrap_servers": servers}
     shared: dict[str, Any] = {name: convert(name, tables.pop(name, {}), kind) for name, kind in SHARED.items()}
-    return Run(**shared, tables=tables, root=str((root or path.parent).resolve()))
+    start = (root or path.parent) / shared["run"].root
+    return Run(**shared, tables=tables, root=str(start.resolve()), given=given)
+
+
+def _read_tables(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        tables = tomllib.loads(text)
+    except FileNotFoundError:
+        raise ConfigError(f"run file {path}: expected a TOML file, got nothing there; name one with --run") from None
+    except OSError as error:
+        raise ConfigError(f"run file {path}: expected TOML, got {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"run file {path}: expected TOML, got text that is not UTF-8; save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        got = "text that is not UTF-8; save it as UTF-8" if "\0" in text else error
+        raise ConfigError(f"run file {path}: expected TOML, got {got}") from error
+    if not tables:
+        raise ConfigError(f"run file {path}: expected tables, [run] among them, got none")
+    return tables

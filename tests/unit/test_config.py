@@ -70,9 +70,44 @@ def test_broken_toml_is_told_with_its_place(tmp_path: Path, data: bytes) -> None
         load_run(path)
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", r"expected tables, \[run\] among them, got none"),
+        (b"# nothing\n", r"expected tables, \[run\] among them, got none"),
+        (GOOD.encode("utf-16"), "expected TOML, got text that is not UTF-8; save it as UTF-8$"),
+        (GOOD.encode("utf-16-le"), "expected TOML, got text that is not UTF-8; save it as UTF-8$"),
+    ],
+)
+def test_a_file_that_holds_no_tables_is_told_in_a_line(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=message):
+        load_run(path)
+
+
 def test_a_directory_is_no_run_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected TOML"):
+    with pytest.raises(ConfigError, match=r"run file .*: expected TOML, got Is a directory$"):
         load_run(tmp_path)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(GOOD, encoding="utf-8-sig")
+    assert load_run(path) == load_run(write(tmp_path))
+
+
+def test_a_run_file_may_say_where_its_paths_start(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert load_run(path, ("run.root=/elsewhere",)).dir == Path("/elsewhere/.gagar")
+    assert load_run(path, ("run.root=below",)).dir == tmp_path / "below" / ".gagar"
+
+
+def test_what_the_environment_says_is_not_what_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAGAR_KAFKA_BOOTSTRAP_SERVERS", "kafka:9092")
+    run = load_run(write(tmp_path), ("training.num_steps=7",))
+    assert (run.kafka.bootstrap_servers, run.given["kafka"]) == ("kafka:9092", {"num_partitions": 2})
+    assert run.given["training"] == {"num_steps": 7}
 
 
 def test_a_value_outside_of_tables_is_refused(tmp_path: Path) -> None:
