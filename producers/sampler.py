@@ -33,6 +33,7 @@ class Sampler(Source):
             max_unresolved=(training.max_staleness + 1) * training.groups_per_step,
             evaluate_every=training.evaluate_every,
             num_heldout=len(heldout_ids),
+            num_steps=training.num_steps,
         )
         self._admission = Admission(self._limits, Cursor())
 

@@ -19,6 +19,7 @@ from consumers.learner.plan import Directive, LoadReport
 from consumers.learner.publishing import Places
 from consumers.learner.rank import Rank, Stop, _coordinator
 from consumers.learner.stage import Settings
+from gagar.config import TrainingTable
 from gagar.grading.rules import rank
 from gagar.groups.gathering import Gather
 from gagar.records import GradedGroup, GroupAdvantages, Outcome, PolicyVersion, RolloutRequest
@@ -102,6 +103,11 @@ class Pipeline:
     def is_done(self) -> bool:
         """The planned end: every group that was asked for has ended."""
         return self._sampler.is_done and self._num_observed == len(self.records)
+
+    def restart(self, sampler: Sampler) -> None:
+        """Another sampler takes the place of the one that there was, and reads everything anew."""
+        sampler.restore(self._sampler._admission.cursor.to_bytes())
+        self._sampler, self._num_observed = sampler, 0
 
     def turn(self) -> bool:
         """The sampler reads on and asks, some groups arrive; false if nothing can happen before the learner does something."""
@@ -268,6 +274,14 @@ class Lives:
         if len(self.pipeline.versions) > num_versions:
             self.lives[-1].run_id = self.pipeline.versions[-1].run_id
         client.close()
+
+    def move_end(self, num_steps: int, make_sampler: Callable[[TrainingTable], Sampler]) -> None:
+        """The run file of all later lives has another planned end."""
+        training = msgspec.structs.replace(self.settings.run.training, num_steps=num_steps)
+        self.settings = msgspec.structs.replace(
+            self.settings, run=msgspec.structs.replace(self.settings.run, training=training)
+        )
+        self.pipeline.restart(make_sampler(training))
 
     def close(self) -> None:
         self._background.close()

@@ -4,6 +4,8 @@ In: outcomes and policy versions, in log order per key. Out: the next group, or 
 group, one bit for each evaluation group. The cursor (what was requested) is the only thing that cannot be rebuilt; which
 groups have ended is folded again from the compacted outcomes at each start.
 
+The planned end is `num_steps` of the configuration, not a mark in a record: a finished run goes on when it is raised.
+
 Order: the evaluation round that is due (at the start, every `evaluate_every` steps, at the planned end) goes before any
 training group. At most (max_staleness + 1) x groups_per_step training groups are unresolved when one is requested.
 """
@@ -63,6 +65,8 @@ class AdmissionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Steps between rounds; 0: at the start and at the end only."""
     num_heldout: int
     """Tasks of a round."""
+    num_steps: int
+    """Optimizer steps until the planned end."""
 
 
 class NextGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,8 +153,8 @@ class Admission:
     @property
     def is_done(self) -> bool:
         """The planned end has come, its evaluation is requested, and every group requested has ended."""
-        is_over = self.newest is not None and self.newest.is_last and self._due_round() is None
-        return is_over and self.num_unresolved == 0 and self.num_unresolved_evaluations == 0
+        is_complete = self._is_over and self._due_round() is None
+        return is_complete and self.num_unresolved == 0 and self.num_unresolved_evaluations == 0
 
     def observe_version(self, version: PolicyVersion) -> None:
         if self._lineage.observe(version):
@@ -176,11 +180,16 @@ class Admission:
         due = self._due_round()
         if due is not None:
             return self._next_evaluation(due)
-        if self.newest.is_last or self.num_unresolved >= self._limits.max_unresolved:
+        if self._is_over or self.num_unresolved >= self._limits.max_unresolved:
             return None
         index = self.cursor.next_training
         self.cursor = msgspec.structs.replace(self.cursor, next_training=index + 1)
         return NextGroup(group_id=f"t-{index:06d}", purpose="training", index=index)
+
+    @property
+    def _is_over(self) -> bool:
+        """Every step that is planned now has been made."""
+        return self.newest is not None and self.newest.step >= self._limits.num_steps
 
     def _due_round(self) -> int | None:
         """The step of the round that is to be requested or is half requested."""
@@ -189,7 +198,7 @@ class Admission:
             return cursor.round_step
         if self.newest is None or self.newest.step <= cursor.round_step:
             return None
-        if cursor.round_step < 0 or self.newest.is_last:
+        if cursor.round_step < 0 or self._is_over:
             return self.newest.step
         every = self._limits.evaluate_every
         is_due = every > 0 and self.newest.step // every > cursor.round_step // every

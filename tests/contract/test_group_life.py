@@ -33,6 +33,7 @@ TRAINING = TrainingTable(
     max_staleness=1,
     evaluation_group_size=2,
     evaluate_every=3,
+    num_steps=NUM_STEPS,
     rollout_deadline_s=1.0,
 )
 ATTEMPTER = make_stage("effect", (topics.ROLLOUT_REQUESTS,), name="attempter", outputs=(topics.VERDICTS,))

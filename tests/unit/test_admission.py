@@ -16,7 +16,7 @@ from tests.builders import make_outcome, make_version
 
 
 def make_admission(**limits: int) -> Admission:
-    wanted = {"max_unresolved": 4, "evaluate_every": 0, "num_heldout": 2, **limits}
+    wanted = {"max_unresolved": 4, "evaluate_every": 0, "num_heldout": 2, "num_steps": 1 << 30, **limits}
     return Admission(AdmissionLimits(**wanted), Cursor())
 
 
@@ -84,14 +84,14 @@ def test_a_round_is_due_every_so_many_steps_and_named_by_the_newest() -> None:
 
 
 def test_the_planned_end_brings_one_last_round_and_no_training_group() -> None:
-    admission = started()
+    admission = started(num_steps=7)
     admission.observe_outcome(make_outcome("t-000000"))
     admission.observe_version(make_version(7, is_last=True))
     assert drain(admission) == ["e-000007-0000", "e-000007-0001"]
 
 
 def test_a_round_of_the_last_step_is_not_made_twice() -> None:
-    admission = started(evaluate_every=5)
+    admission = started(evaluate_every=5, num_steps=5)
     admission.observe_version(make_version(5, is_last=True))
     assert drain(admission) == ["e-000005-0000", "e-000005-0001"]
     admission.observe_version(make_version(5, "b", is_last=True, lineage=[LineageEntry(run_id="a", last_step=5)]))
@@ -99,7 +99,7 @@ def test_a_round_of_the_last_step_is_not_made_twice() -> None:
 
 
 def test_it_is_done_when_the_last_round_and_every_group_have_ended() -> None:
-    admission = started()
+    admission = started(num_steps=3)
     admission.observe_version(make_version(3, is_last=True))
     assert not admission.is_done
     drain(admission)
@@ -111,6 +111,34 @@ def test_it_is_done_when_the_last_round_and_every_group_have_ended() -> None:
         assert not admission.is_done
         admission.observe_outcome(make_outcome(f"t-{index:06d}", "dropped", reason="ended", run_id="a", step=3))
     assert admission.is_done
+
+
+def test_a_finished_run_goes_on_when_its_end_has_moved() -> None:
+    """What is on the topics says "the last version"; the configuration says where the end is now."""
+    outcomes = [
+        *(make_outcome(f"e-{step:06d}-{index:04d}", "evaluated", step=step) for step in (0, 3) for index in range(2)),
+        *(make_outcome(f"t-{index:06d}", "trained", run_id="a", step=index // 2 + 1) for index in range(6)),
+        *(make_outcome(f"t-{index:06d}", "dropped", reason="ended", run_id="a", step=4) for index in (6, 7)),
+    ]
+    cursor = Cursor(next_training=8, round_step=3, next_evaluation=2, num_evaluations=4)
+
+    def restarted(num_steps: int) -> Admission:
+        limits = AdmissionLimits(max_unresolved=4, evaluate_every=2, num_heldout=2, num_steps=num_steps)
+        admission = Admission(limits, cursor)
+        admission.observe_version(make_version(3, is_last=True))
+        for outcome in outcomes:
+            admission.observe_outcome(outcome)
+        return admission
+
+    assert restarted(3).is_done
+    assert restarted(2).is_done
+    moved = restarted(40)
+    assert not moved.is_done
+    assert drain(moved) == ["t-000008", "t-000009", "t-000010", "t-000011"]
+    moved.observe_version(make_version(3, "b", lineage=[LineageEntry(run_id="a", last_step=3)]))
+    assert moved.num_unresolved == 6, "those that the finished learner had ended after its last step are trained now"
+    moved.observe_version(make_version(4, "b", lineage=[LineageEntry(run_id="a", last_step=3)]))
+    assert drain(moved) == ["e-000004-0000", "e-000004-0001"]
 
 
 def test_a_superseded_group_is_in_flight_again_until_it_is_trained_anew() -> None:
@@ -189,9 +217,13 @@ class Sampling(RuleBasedStateMachine):
     follows from what it has read.
     """
 
-    @initialize(max_unresolved=st.integers(1, 6), every=st.integers(0, 3), num_heldout=st.integers(1, 3))
-    def begin(self, max_unresolved: int, every: int, num_heldout: int) -> None:
-        self.limits = AdmissionLimits(max_unresolved=max_unresolved, evaluate_every=every, num_heldout=num_heldout)
+    @initialize(
+        max_unresolved=st.integers(1, 6), every=st.integers(0, 3), num_heldout=st.integers(1, 3), num_steps=st.integers(1, 12)
+    )
+    def begin(self, max_unresolved: int, every: int, num_heldout: int, num_steps: int) -> None:
+        self.limits = AdmissionLimits(
+            max_unresolved=max_unresolved, evaluate_every=every, num_heldout=num_heldout, num_steps=num_steps
+        )
         self.admission = Admission(self.limits, Cursor())
         self.committed = b""
         self.requested: list[str] = []
@@ -223,6 +255,10 @@ class Sampling(RuleBasedStateMachine):
     def newest_seen(self) -> PolicyVersion | None:
         return self.versions[self.num_versions_read - 1] if self.num_versions_read else None
 
+    def is_over(self, version: PolicyVersion | None) -> bool:
+        """The planned end of now has come with it."""
+        return version is not None and version.step >= self.limits.num_steps
+
     def round_due(self) -> int | None:
         """Step of the evaluation round that must be asked for now, by what was asked for and read."""
         rounds = [int(name[2:8]) for name in self.requested if name.startswith("e")]
@@ -232,7 +268,7 @@ class Sampling(RuleBasedStateMachine):
         if newest is None or (rounds and newest.step <= rounds[-1]):
             return None
         is_crossed = every > 0 and any(step % every == 0 for step in range(rounds[-1] + 1, newest.step + 1)) if rounds else True
-        return newest.step if is_crossed or newest.is_last else None
+        return newest.step if is_crossed or self.is_over(newest) else None
 
     @rule(count=st.integers(1, 8))
     def request(self, count: int) -> None:
@@ -247,7 +283,7 @@ class Sampling(RuleBasedStateMachine):
             # Never starves: only a full pipeline or the planned end keeps it from asking.
             newest = self.newest_seen
             assert due is None
-            assert newest is None or newest.is_last or num_before >= self.limits.max_unresolved
+            assert newest is None or self.is_over(newest) or num_before >= self.limits.max_unresolved
             return False
         assert group.group_id not in self.requested
         if due is not None:
@@ -300,11 +336,12 @@ class Sampling(RuleBasedStateMachine):
         self.outcomes.append(self.outcomes[-1])
 
     @precondition(lambda self: not self.newest.is_last)
-    @rule(count=st.integers(1, 4), is_last=st.sampled_from([False, False, False, False, True]))
-    def step(self, count: int, is_last: bool) -> None:
-        for left in range(count - 1, -1, -1):
-            step = self.newest.step + 1
-            self.versions.append(msgspec.structs.replace(self.newest, version=step, step=step, is_last=is_last and not left))
+    @rule(count=st.integers(1, 4))
+    def step(self, count: int) -> None:
+        while count > 0 and not self.is_over(self.newest):
+            step, count = self.newest.step + 1, count - 1
+            is_last = step >= self.limits.num_steps
+            self.versions.append(msgspec.structs.replace(self.newest, version=step, step=step, is_last=is_last))
 
     @rule(data=st.data())
     def go_back(self, data: st.DataObject) -> None:
@@ -315,7 +352,13 @@ class Sampling(RuleBasedStateMachine):
         owner = next((e.run_id for e in self.newest.lineage if e.last_step == cut), self.newest.run_id)
         lineage = [*kept, LineageEntry(run_id=owner, last_step=step)]
         run_id = f"run-{len({v.run_id for v in self.versions})}"
-        self.versions.append(make_version(step, run_id, lineage=lineage))
+        self.versions.append(make_version(step, run_id, lineage=lineage, is_last=step >= self.limits.num_steps))
+
+    @rule(move=st.integers(-3, 6), shuffle=st.randoms(use_true_random=False))
+    def move_the_end(self, move: int, shuffle: Any) -> None:
+        """The run is started again with another number of steps; its learner has not published yet."""
+        self.limits = msgspec.structs.replace(self.limits, num_steps=max(1, self.limits.num_steps + move))
+        self.restart(shuffle, is_compacted=False, is_lost=False)
 
     @rule(shuffle=st.randoms(use_true_random=False), is_compacted=st.booleans(), is_lost=st.booleans())
     def restart(self, shuffle: Any, is_compacted: bool, is_lost: bool) -> None:
@@ -348,7 +391,7 @@ class Sampling(RuleBasedStateMachine):
     def it_is_done_only_with_everything_ended_and_the_last_round_made(self) -> None:
         if hasattr(self, "admission"):
             newest = self.newest_seen
-            is_over = newest is not None and newest.is_last and self.round_due() is None
+            is_over = self.is_over(newest) and self.round_due() is None
             assert self.admission.is_done == (is_over and not self.seen("t") and not self.seen("e"))
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gagar.audit.fold import Audit
 from gagar.audit.result import AuditResult
+from gagar.config import TrainingTable
 from gagar.groups.admission import Admission, AdmissionLimits, Cursor
 from gagar.groups.lineage import Lineage
 from gagar.records import GroupAdvantages, Outcome, RolloutRequest, encode
@@ -79,12 +80,16 @@ def partition_of(group_id: str) -> int:
     return zlib.crc32(group_id.encode()) % NUM_PARTITIONS
 
 
+def make_sampler(training: TrainingTable) -> Sampler:
+    return Sampler(training, 0, ["a", "b", "c"], ["x", "y"])
+
+
 @contextmanager
 def make_lives(plan: Plan, memory: MemoryLog | None = None, **training: int) -> Iterator[Lives]:
     """Over a log of lists, or through the real journal over one in memory."""
     log, root = FakeLog(), tempfile.TemporaryDirectory()
     learner = make_settings(Path(root.name), {**TRAINING, **training}, checkpoint_every=2, max_non_finite=100)
-    sampler = Sampler(learner.run.training, 0, ["a", "b", "c"], ["x", "y"])
+    sampler = make_sampler(learner.run.training)
     sampler.restore(b"")
 
     def write(group: GroupAdvantages) -> None:
@@ -180,7 +185,7 @@ def check_sampler(lives: Lives, surviving: list[Outcome]) -> None:
     outcomes, versions = lives.pipeline.outcomes, lives.pipeline.versions
     newest = {outcome.group_id: outcome for outcome in outcomes}
     for kept, seen in ((outcomes, versions), (list(newest.values()), versions[-1:])):
-        admission = Admission(AdmissionLimits(max_unresolved=6, evaluate_every=2, num_heldout=2), cursor)
+        admission = Admission(AdmissionLimits(max_unresolved=6, evaluate_every=2, num_heldout=2, num_steps=NUM_STEPS), cursor)
         for outcome in kept:
             admission.observe_outcome(outcome)
         for version in seen:
@@ -212,6 +217,23 @@ def test_over_the_same_log_the_batches_are_those_of_a_learner_that_never_died(pl
             step: set(batches) for step, batches in undisturbed.batches().items()
         }
         assert all(ours == theirs for ours, theirs in zip(asked(lives), asked(undisturbed), strict=False))
+
+
+@settings(max_examples=12)
+@given(plan=plans, moves=st.lists(st.integers(-4, 4), min_size=1, max_size=3), history=st.lists(deaths, max_size=2))
+def test_a_finished_run_whose_end_moves_trains_on_to_where_it_is_now(plan: Plan, moves: list[int], history: list[Step]) -> None:
+    """Also to an end that lies before what has been made: then nothing more happens."""
+    with make_lives(plan) as lives:
+        live_through(lives, [])
+        end = furthest = NUM_STEPS
+        for move in moves:
+            end = max(1, end + move)
+            furthest = max(furthest, end)
+            lives.move_end(end, make_sampler)
+            live_through(lives, history if end == furthest else [])
+            report = audited(lives)
+            assert (report.findings, report.num_in_flight, report.is_ended) == ([], 0, True)
+            assert report.num_trained == furthest * GROUPS_PER_STEP
 
 
 def asked(lives: Lives) -> list[tuple[str, str, int, int]]:

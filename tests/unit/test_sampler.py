@@ -128,7 +128,7 @@ def test_a_restarted_sampler_rebuilds_what_has_ended_from_the_table() -> None:
 def test_it_is_done_after_the_planned_end() -> None:
     sampler = started()
     groups, _ = drain(sampler)
-    sampler.observe(make_version(1, is_last=True))
+    sampler.observe(make_version(TRAINING.num_steps, is_last=True))
     groups += drain(sampler)[0]
     for group in groups:
         assert not sampler.is_done
