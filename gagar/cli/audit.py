@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from gagar.cli.run_file import run_options
+from gagar.cli.saved_run import reading_options
 from gagar.config import Run
 from gagar.errors import ConfigError
 
@@ -176,7 +176,7 @@ def _at(text: str) -> float | None:
 
 
 @click.command()
-@run_options
+@reading_options
 @click.option(
     "--since", callback=since_time, metavar="WHEN", help="Only groups requested since then: 30m, 2h, 1d, or an ISO time (UTC)."
 )
@@ -187,7 +187,8 @@ def audit(run: Run, since: float, is_json: bool, allow_in_flight: bool) -> None:
 
     Checks that each requested group has one outcome in the surviving lineage and none is overdue, that no group is doubled on
     its way, that references resolve, that advantages keep their sums and ratios, that no step trained on what was too stale,
-    and that policy versions and lineages are whole. Exits with 0 only when all of it holds.
+    and that policy versions and lineages are whole. Exits with 0 only when all of it holds. The run is the one that started
+    last, unless --run or --set run.name=NAME names another.
     """
     from gagar.audit.view import as_lines, as_object
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import click
 import msgspec
 
-from gagar.cli.run_file import run_options
+from gagar.cli.saved_run import reading_options
 from gagar.config import SHARED, Run
 from gagar.errors import ConfigError
 from gagar.records import LogRef, Trajectory, Verdict
@@ -32,12 +32,12 @@ Scan = Callable[[Sequence[Topic]], AsyncGenerator[Delivery[Any], None]]
 
 
 @click.command()
-@run_options
+@reading_options
 @click.option("--json", "is_json", is_flag=True, help="Print the summary as one JSON object.")
 def report(run: Run, is_json: bool) -> None:
     """Write report.html and the curves of a run from its topics.
 
-    The run may have ended or go on; name another one than the run file's with --set run.name=NAME.
+    The run may have ended or go on. It is the one that started last, unless --run or --set run.name=NAME names another.
     """
     summary = asyncio.run(make_report(run))
     click.echo(msgspec.json.encode(summary).decode() if is_json else summary.report)

@@ -1,11 +1,16 @@
 """`gagar run STAGE`: one process of one stage, until it is told to stop or has reached its planned end."""
 
+import logging
+
 import click
 
-from gagar.cli.logs import LogFormat, configure_logs
 from gagar.cli.run_file import check_run, run_options
+from gagar.cli.saved_run import save_run
 from gagar.config import Run
+from gagar.processes.logs import LogFormat, configure_logs
 from topology.composition import find_stage, serve
+
+logger = logging.getLogger(__name__)
 
 
 @click.command()
@@ -17,4 +22,6 @@ def run(run: Run, stage: str, log_format: LogFormat) -> None:
     chosen = find_stage(stage)
     resources = check_run(run)
     configure_logs(log_format)
+    for told in save_run(run):
+        logger.warning("settings %s", told)
     serve(chosen, resources)

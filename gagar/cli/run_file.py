@@ -22,11 +22,19 @@ T = TypeVar("T")
 DEFAULT_RUN = f"{PACKAGED}nano/run.toml"
 
 
+def run_option_pair(command: Callable[..., T]) -> Callable[..., T]:
+    """Gives a click command `--run` and `--set` as `run_path` and `overrides`."""
+    path = click.option("--run", "run_path", default=DEFAULT_RUN, show_default=True, metavar="PATH", help="The run file.")
+    override = click.option(
+        "--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a value; repeatable."
+    )
+    return path(override(command))
+
+
 def run_options(command: Callable[..., T]) -> Callable[..., T]:
     """Gives a click command `--run` and `--set`; the command is called with the loaded `Run` as its keyword `run`."""
 
-    @click.option("--run", "run_path", default=DEFAULT_RUN, show_default=True, metavar="PATH", help="The run file.")
-    @click.option("--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a value; repeatable.")
+    @run_option_pair
     @functools.wraps(command)
     def wrapped(*args: Any, run_path: str, overrides: tuple[str, ...], **kwargs: Any) -> T:
         return command(*args, run=open_run(run_path, overrides), **kwargs)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gagar.cli.logs import SPARSE_S, LogFormat, SparseFilter, configure_logs
+from gagar.processes.logs import SPARSE_S, LogFormat, SparseFilter, configure_logs
 
 
 @pytest.fixture(autouse=True)

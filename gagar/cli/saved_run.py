@@ -1,0 +1,160 @@
+"""The settings of a run, saved in its directory when it starts: reports and audits of it, and its next start, go by them.
+
+In: a `Run` that starts, or what the command line says of one that is read. Out: `<run.directory>/run.toml`, a run file with
+what the run file and `--set` gave and with the place where relative paths start; every difference to what is given later.
+Nothing of the environment is saved, so no address or secret that came from there.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from click.core import ParameterSource
+from msgspec.structs import replace
+
+from gagar.cli.run_file import open_run, run_option_pair
+from gagar.config import SHARED, Run, convert, load_run
+from gagar.errors import ConfigError
+
+T = TypeVar("T")
+
+FILE = "run.toml"
+
+
+def reading_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Gives a click command that reads a run `--run` and `--set`; without a name among them it is the newest run of the
+    directory. The command is called with the run as it was started, and its cluster is there meanwhile."""
+
+    @run_option_pair
+    @functools.wraps(command)
+    def wrapped(*args: Any, run_path: str, overrides: tuple[str, ...], **kwargs: Any) -> T:
+        source = click.get_current_context().get_parameter_source("run_path")
+        run = run_to_read(run_path, overrides, is_file_given=source is not ParameterSource.DEFAULT)
+        with cluster_to_read(run):
+            return command(*args, run=run, **kwargs)
+
+    return wrapped
+
+
+def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool) -> Run:
+    """The run as it was started last, or as it is given if nothing is saved of it; tells on stderr which one it is and how it
+    differs from what is given. Raises ConfigError."""
+    given = open_run(run_path, overrides)
+    is_named = is_file_given or any(override.partition("=")[0].strip() == "run.name" for override in overrides)
+    if not is_named and (newest := newest_run(given.dir)):
+        overrides = (*overrides, f"run.name={newest}")
+        given = open_run(run_path, overrides)
+        where = given.directory.parent
+        click.echo(f"run {newest}: the newest in {where}; name another one with --set run.name=NAME", err=True)
+    saved = saved_run(given)
+    if saved is None:
+        return given
+    if not is_file_given:
+        given = load_run(saved.directory / FILE, (*overrides, f"run.dir={given.dir}"))
+    for line in differences(saved, given):
+        click.echo(f"run {saved.run.name}: {line}; it is read as it was", err=True)
+    return saved
+
+
+@contextmanager
+def cluster_to_read(run: Run) -> Iterator[None]:
+    """The cluster of a run: a local broker that is not running is started, and stopped again. Raises UnavailableError, or
+    ConfigError if no local broker ever ran there."""
+    from gagar.broker.address import broker_dir
+    from gagar.broker.local import cluster_of
+
+    if not run.kafka.bootstrap_servers and not (broker_dir(run) / "data").is_dir():
+        raise ConfigError(f"run.dir: expected a directory with runs, got none in {run.dir}; name one with --set run.dir=PATH")
+    with cluster_of(run):
+        yield
+
+
+def save_run(run: Run) -> list[str]:
+    """Saves the settings of a run that starts, over those of an earlier start; what to tell people: the differences between the
+    two, and a fault that left them unsaved."""
+    try:
+        before = saved_run(run)
+        changed = differences(before, run) if before is not None else []
+    except ConfigError as error:
+        changed = [f"{error}; saved anew"]
+    try:
+        _write(run)
+    except OSError as error:
+        changed.append(f"settings not saved: {error}")
+    return changed
+
+
+def _write(run: Run) -> None:
+    import tomlkit
+
+    path = run.directory / FILE
+    part = path.with_name(f"{FILE}.{os.getpid()}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tables = run.given | {"run": {**run.given["run"], "root": run.root}}
+    part.write_text(tomlkit.dumps(tables), encoding="utf-8")
+    part.replace(path)
+
+
+def saved_run(run: Run) -> Run | None:
+    """The run as it was started last in the same directory; none if it was not. Raises ConfigError if its file is broken.
+
+    Where the cluster is now is no setting of the run: an address that `run` has is kept.
+    """
+    path = run.directory / FILE
+    if not path.is_file():
+        return None
+    try:
+        saved = load_run(path)
+        list(_settings(saved))
+    except ConfigError as error:
+        raise ConfigError(f"settings of run {run.run.name} in {path}: {error}") from error
+    servers = run.kafka.bootstrap_servers or saved.kafka.bootstrap_servers
+    return replace(saved, run=replace(saved.run, dir=str(run.dir)), kafka=replace(saved.kafka, bootstrap_servers=servers))
+
+
+def newest_run(directory: Path) -> str:
+    """The name of the run that was started last in a `run.dir`; empty if there is none."""
+    files = sorted(directory.glob(f"runs/*/{FILE}"), key=lambda path: path.stat().st_mtime_ns)
+    return files[-1].parent.name if files else ""
+
+
+def differences(before: Run, now: Run) -> list[str]:
+    """Each setting that is not the same. Example: `training.num_steps: was 4, now 55`."""
+    old, new = dict(_settings(before)), dict(_settings(now))
+    return [
+        f"{key}: was {_shown(old.get(key))}, now {_shown(new.get(key))}"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _settings(run: Run) -> Iterator[tuple[str, Any]]:
+    """Every setting by its key, those that were left out too; where the cluster and the files of the run are is none."""
+    from gagar.tasks.kinds import TasksTable
+    from topology.composition import stage_config
+    from topology.stages import STAGES
+
+    tables: dict[str, Any] = {name: getattr(run, name) for name in SHARED}
+    tables["tasks"] = convert("tasks", run.tables.get("tasks", {}), TasksTable)
+    tables |= {stage.table: stage_config(stage, run) for stage in STAGES}
+    for key, value in _flat("", msgspec.to_builtins(tables)):
+        if key not in ("run.dir", "run.root", "kafka.bootstrap_servers"):
+            yield key, value
+    yield "run.root", run.root
+
+
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _flat(f"{key}.{name}" if key else name, item)
+    else:
+        yield key, value
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else msgspec.json.encode(value).decode()
