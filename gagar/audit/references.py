@@ -29,7 +29,7 @@ class Claim(NamedTuple):
 
 
 class ClaimSample:
-    """The claims on the places with the smallest hashes."""
+    """A sample of claims: those whose places in the log have the smallest hashes."""
 
     def __init__(self, size: int = NUM_CLAIMS) -> None:
         self._size = size
@@ -59,9 +59,9 @@ class Resolver:
         self._cuts: dict[int, frozenset[str]] = {}
         self.sample = ClaimSample()
         self.num_references = 0
-        """That were checked; so the next one."""
+        """References that were checked."""
         self.num_retired = 0
-        """To records that retention has taken."""
+        """Checked references to records that retention has taken."""
 
     def broken(self, claim: Claim, source: LogRef, *, is_followed: bool = True) -> Iterator[Finding]:
         """A claim of the record at `source`: one past the end of its log is wrong; one before the beginning was right once."""

@@ -13,11 +13,11 @@ class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the topics of a run prove and disprove."""
 
     findings: list[str]
-    """Broken laws, in words; of each law the first few and a count of the rest."""
+    """Broken laws, in words: the first findings of each law and a count of the others."""
     broken: dict[str, int]
     """Findings by law, all of them."""
     since: float
-    """Groups requested before are left out; 0: none."""
+    """Unix seconds; groups requested earlier are left out. 0: no group is left out."""
     num_requested: int
     """Groups, of both purposes."""
     num_trained: int
@@ -38,15 +38,15 @@ class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
     """Groups that kept their GRPO advantages."""
     num_dead_letters: int
     num_references: int
-    """That were checked against the ends of their logs."""
+    """References that were checked against the ends of their logs."""
     num_retired_references: int
-    """Of those, to records that retention has taken."""
+    """Checked references to records that retention has taken."""
     num_followed: int
     """References whose records were read."""
     rounds: dict[int, Round]
     """By the step that names the round, ascending."""
     policy_version: int
-    """Newest; -1 if none."""
+    """Newest policy version; -1 if there is none."""
     is_ended: bool
     """The newest policy version is the planned end."""
 

@@ -19,7 +19,7 @@ CACHE_KIB = 16 * 1024
 
 
 class Ending(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What is kept of an outcome."""
+    """The facts of an outcome that the laws need."""
 
     kind: str
     reason: str
@@ -33,28 +33,32 @@ class Ending(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Trail(msgspec.Struct, array_like=True, kw_only=True):
-    """What was seen of one group."""
+    """Everything that the topics say about one group."""
 
     partition: int
-    """Of all its records."""
+    """Number of the partition that holds all records of the group."""
     group_size: int = 0
-    """0 before the first request; so the next two."""
+    """Attempts that the group's requests announce; 0 before the first request."""
     is_evaluation: bool = False
+    """Whether the requests are for an evaluation; false before the first request."""
     deadline: float = 0.0
-    """The latest of its requests."""
+    """The latest deadline of the requests; 0 before the first request."""
     asked: dict[int, int] = {}
     """sample_index -> offset of its request."""
     rejected: set[int] = set()
     """Offsets of requests, of whatever sample, that some stage has dead-lettered."""
     verdicts: set[int] = set()
-    """Sample indices; so `members`, those of its record on `groups`."""
+    """Sample indices of the verdicts."""
     members: set[int] = set()
+    """Sample indices of the members in the group's record on `groups`."""
     num_groups: int = 0
-    """Records on `groups`; so the next two, each on its topic."""
+    """Records on `groups`."""
     num_graded: int = 0
+    """Records on `graded-groups`."""
     num_advantages: int = 0
+    """Records on `advantages`."""
     oldest_version: int = -1
-    """That sampled a token of its advantages."""
+    """The oldest policy version that sampled a token of the group's advantages; -1 if none did."""
     endings: list[Ending] = []
     """In log order, superseded ones too."""
 

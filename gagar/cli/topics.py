@@ -8,7 +8,7 @@ from gagar.cli.run_file import run_options
 from gagar.config import Run
 
 if TYPE_CHECKING:
-    from gagar.stream.kafka.topic_plan import Change
+    from gagar.stream.kafka.topic_plan import TopicChange
 
 
 @click.group()
@@ -55,7 +55,7 @@ def graph() -> None:
     click.echo(readme_block())
 
 
-def apply_topology(run: Run) -> "list[Change]":
+def apply_topology(run: Run) -> "list[TopicChange]":
     """Brings the cluster to the topology; what was done. Raises UnavailableError or ConfigError."""
     from gagar.broker.address import bootstrap_servers
     from gagar.stream.kafka.admin import Admin
@@ -71,7 +71,7 @@ def apply_topology(run: Run) -> "list[Change]":
     return changes
 
 
-def _differences(run: Run) -> "list[Change]":
+def _differences(run: Run) -> "list[TopicChange]":
     from gagar.broker.address import bootstrap_servers
     from gagar.stream.kafka.admin import Admin
     from topology.topics import TOPICS

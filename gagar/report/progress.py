@@ -26,9 +26,11 @@ class AttemptSums(msgspec.Struct, kw_only=True):
     num_invalid: int = 0
     num_passed: int = 0
     num_clean: int = 0
-    """Passing ones without needless statement or edit outside the task; so the next two."""
+    """Passing attempts without needless statement or edit outside the task."""
     num_needless: int = 0
+    """Passing attempts with needless statements."""
     num_out_of_scope: int = 0
+    """Passing attempts with edits outside the task."""
     num_sampled_tokens: int = 0
     num_turns: int = 0
 

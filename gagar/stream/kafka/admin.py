@@ -15,7 +15,7 @@ from gagar.broker.address import no_cluster
 from gagar.broker.probe import is_any_answering
 from gagar.config import Run
 from gagar.errors import ConfigError
-from gagar.stream.kafka.topic_plan import Change, TopicState, differences, wanted_topics
+from gagar.stream.kafka.topic_plan import TopicChange, TopicState, differences, wanted_topics
 from gagar.stream.spec import Stage, Topic
 
 T = TypeVar("T")
@@ -82,12 +82,12 @@ class Admin:
             for name, entries in answer["topic"].items()
         }
 
-    def plan(self, run: Run, topics: Sequence[Topic]) -> list[Change]:
+    def plan(self, run: Run, topics: Sequence[Topic]) -> list[TopicChange]:
         """What `apply` would do, and what it would refuse to do: empty if the cluster is as the topology says."""
         wanted = wanted_topics(run, topics)
         return differences(wanted, self.describe(list(wanted)))
 
-    def apply(self, run: Run, topics: Sequence[Topic]) -> list[Change]:
+    def apply(self, run: Run, topics: Sequence[Topic]) -> list[TopicChange]:
         """Creates what is missing and sets what differs; returns what it did. Never deletes. Raises ConfigError, and changes
         nothing, if a topic differs in what only a person can decide."""
         changes = self.plan(run, topics)
@@ -123,7 +123,7 @@ class Admin:
         # A leader is named before it takes records; it answers for offsets as soon as it does.
         self._offsets({name: state.num_partitions for name, state in wanted.items()}, -1, is_committed=False)
 
-    def _set(self, changes: Sequence[Change]) -> None:
+    def _set(self, changes: Sequence[TopicChange]) -> None:
         from kafka.admin import ConfigResource
 
         by_topic: dict[str, dict[str, str]] = {}

@@ -45,7 +45,7 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     """As it should be: those that are ours to say. As it is: all of them."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class TopicChange(msgspec.Struct, frozen=True, kw_only=True):
     """One difference between the cluster and the topology."""
 
     kind: ChangeKind
@@ -79,38 +79,38 @@ def _wanted(run: Run, topic: Topic) -> TopicState:
     )
 
 
-def differences(wanted: Mapping[str, TopicState], found: Mapping[str, TopicState]) -> list[Change]:
+def differences(wanted: Mapping[str, TopicState], found: Mapping[str, TopicState]) -> list[TopicChange]:
     """All changes that lead from `found` to `wanted`; topics beyond `wanted` are none of our business."""
-    changes: list[Change] = []
+    changes: list[TopicChange] = []
     for name, state in wanted.items():
         there = found.get(name)
         if there is None:
             what = f"topic {name}: expected {_partitions(state.num_partitions)}, got no such topic"
-            changes.append(Change(kind="create", topic=name, what=what))
+            changes.append(TopicChange(kind="create", topic=name, what=what))
         else:
             changes += _drifts(name, state, there)
     return changes
 
 
-def _drifts(name: str, wanted: TopicState, there: TopicState) -> list[Change]:
+def _drifts(name: str, wanted: TopicState, there: TopicState) -> list[TopicChange]:
     changes = []
     if wanted.num_partitions != there.num_partitions:
         what = (
             f"topic {name}: expected {_partitions(wanted.num_partitions)}, got {there.num_partitions}; "
             "a change would tear groups apart: take another run.name, or the kafka.num_partitions that is there"
         )
-        changes.append(Change(kind="refuse", topic=name, what=what))
+        changes.append(TopicChange(kind="refuse", topic=name, what=what))
     if wanted.replication_factor != there.replication_factor:
         what = (
             f"topic {name}: expected replication factor {wanted.replication_factor}, got {there.replication_factor}; "
             "reassign the partitions, or set kafka.replication_factor to what is there"
         )
-        changes.append(Change(kind="refuse", topic=name, what=what))
+        changes.append(TopicChange(kind="refuse", topic=name, what=what))
     for key, value in wanted.settings.items():
         got = there.settings.get(key)
         if got != value:
             what = f"topic {name}: expected {key}={value}, got {'nothing' if got is None else got}"
-            changes.append(Change(kind="set", topic=name, what=what, settings={key: value}))
+            changes.append(TopicChange(kind="set", topic=name, what=what, settings={key: value}))
     return changes
 
 
