@@ -68,27 +68,23 @@ def assign_advantages(graded: GradedGroup, config: Config) -> list[GroupAdvantag
             num_valid=len(members),
             num_passed=sum(passed),
             num_clean=sum(member.measures.is_clean for member in members if member.status == "passed"),
-            num_sampled_tokens=sum(member.num_sampled_tokens for member in members),
+            num_sampled_tokens=sum(member.attempt.num_sampled_tokens for member in members),
         )
     ]
 
 
 def _tokens(member: Verdict) -> LogRef | None:
-    if member.tokens is None and member.status == "passed":
+    if member.attempt.tokens is None and member.status == "passed":
         what = f"group {member.group_id}/{member.sample_index}"
         raise BadRecordError(f"{what}: expected tokens of a passing member, got none")
-    return member.tokens
+    return member.attempt.tokens
 
 
 def _member(member: Verdict, tokens: LogRef, grpo: float, weight: float, advantage: float) -> MemberAdvantage:
     return MemberAdvantage(
         sample_index=member.sample_index,
+        attempt=member.attempt,
         trajectory=member.trajectory,
-        tokens=tokens,
-        num_prompt_tokens=member.num_prompt_tokens,
-        num_sampled_tokens=member.num_sampled_tokens,
-        policy_version_min=member.policy_version_min,
-        policy_version_max=member.policy_version_max,
         reward=member.reward,
         grpo_advantage=grpo,
         weight=weight,

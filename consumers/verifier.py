@@ -80,7 +80,7 @@ class VerifyTrajectories(Effect):
         if trajectory.infrastructure:
             return [_decided(verdict, "invalid", trajectory.failure or "the infrastructure failed")]
         if not trajectory.patch:
-            return [_decided(verdict, "failed", f"empty patch of an attempt that was {trajectory.status}")]
+            return [_decided(verdict, "failed", f"empty patch of an attempt that was {trajectory.attempt.status}")]
         try:
             change = await _measured_change(task, trajectory.patch)
             return [await self._test(verdict, task, change)]

@@ -71,27 +71,15 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """What the model was given, or what it sampled without special tokens."""
 
 
-class Trajectory(msgspec.Struct, frozen=True, kw_only=True, tag="trajectory/1"):
-    """What people and graders read of one attempt. Written by the rollout worker; read by verifier; by reference: grader."""
+class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trajectory, its verdict and its advantage say alike of one attempt; the worker writes it."""
 
-    group_id: str
-    sample_index: int
-    task_id: str
-    purpose: Purpose
     request: LogRef
     """The `RolloutRequest` that it answers."""
     tokens: LogRef | None
-    """The attempt's `TrajectoryTokens`; none if nothing was sampled."""
+    """Its `TrajectoryTokens`; none if nothing was sampled."""
     status: TrajectoryStatus
-    """How the attempt ended."""
-    failure: str = ""
-    """Why the status is not `completed`, for people."""
-    infrastructure: bool = False
-    """The attempt ended on account of sandbox, engine or worker, not of the agent."""
-    messages: list[Message] = []
-    """In order, from the system prompt, if there is one, to the last completion."""
-    patch: str = ""
-    """Unified diff against the task's base tree; empty if nothing was changed."""
+    """How it ended."""
     num_turns: int = 0
     """Completions with at least one token."""
     num_prompt_tokens: int = 0
@@ -102,6 +90,30 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, tag="trajectory/1"):
     """Oldest version that sampled a token of it; -1 if none did."""
     policy_version_max: int = -1
     """Newest version that did; -1 likewise."""
+
+    def sampled_tokens(self) -> LogRef:
+        """Where its tokens lie; raises BadRecordError for an attempt without any."""
+        if self.tokens is None:
+            raise BadRecordError(f"attempt at {self.request}: expected tokens, got none")
+        return self.tokens
+
+
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True, tag="trajectory/1"):
+    """What people and graders read of one attempt. Written by the rollout worker; read by verifier; by reference: grader."""
+
+    group_id: str
+    sample_index: int
+    task_id: str
+    purpose: Purpose
+    attempt: AttemptFacts
+    failure: str = ""
+    """Why the status is not `completed`, for people."""
+    infrastructure: bool = False
+    """The attempt ended on account of sandbox, engine or worker, not of the agent."""
+    messages: list[Message] = []
+    """In order, from the system prompt, if there is one, to the last completion."""
+    patch: str = ""
+    """Unified diff against the task's base tree; empty if nothing was changed."""
     started_at: float = 0.0
     """When the attempt began."""
     duration_s: float = 0.0
@@ -151,10 +163,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict/1"):
     sample_index: int
     task_id: str
     purpose: Purpose
-    request: LogRef
+    attempt: AttemptFacts
     trajectory: LogRef
     """The `Trajectory` that was tested."""
-    tokens: LogRef | None
     status: VerdictStatus
     """passed: every expected test ran and passed, and nothing raised an alarm."""
     reason: str = ""
@@ -167,13 +178,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict/1"):
     """Of the patch against the task's tree; all 0 if nothing was tested."""
     patch_digest: str = ""
     """sha256 of the normalised patch; equal digests are the same solution."""
-    trajectory_status: TrajectoryStatus = "completed"
-    """How the attempt ended."""
-    num_turns: int = 0
-    num_prompt_tokens: int = 0
-    num_sampled_tokens: int = 0
-    policy_version_min: int = -1
-    policy_version_max: int = -1
     duration_s: float = 0.0
     """Seconds in the sandbox."""
 
@@ -231,12 +235,8 @@ class MemberAdvantage(msgspec.Struct, frozen=True, kw_only=True):
     """One trajectory to train on."""
 
     sample_index: int
+    attempt: AttemptFacts
     trajectory: LogRef
-    tokens: LogRef
-    num_prompt_tokens: int
-    num_sampled_tokens: int
-    policy_version_min: int
-    policy_version_max: int
     reward: float
     """1.0 if passed, else 0.0."""
     grpo_advantage: float

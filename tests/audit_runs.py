@@ -14,6 +14,7 @@ from gagar.audit.findings import Law
 from gagar.grading.rules import rank
 from gagar.groups.gathering import Gather
 from gagar.records import (
+    AttemptFacts,
     GradedGroup,
     Group,
     GroupAdvantages,
@@ -72,7 +73,7 @@ def resolved(record: Any, places: Mapping[str, LogRef]) -> Any:
         value = getattr(record, name)
         if isinstance(value, LogRef):
             changes[name] = places.get(value.topic, value)
-        elif isinstance(value, Group):
+        elif isinstance(value, Group | AttemptFacts):
             changes[name] = resolved(value, places)
         elif name == "members":
             changes[name] = [resolved(member, places) for member in value]
@@ -98,6 +99,11 @@ def laid_out(records: Records) -> list[Delivery[Any]]:
     return deliveries
 
 
+def asked_by(verdict: Verdict, request: LogRef) -> Verdict:
+    """The verdict as one of another request."""
+    return replace(verdict, attempt=replace(verdict.attempt, request=request))
+
+
 def way_of(group_id: str, members: Sequence[PatchMeasures | None] = (CLEAN, NEEDLESS, None, None)) -> Records:
     """Every record of a group from its requests on, made by the stages' own functions; trained at step 1 of run a."""
     size = len(members)
@@ -105,7 +111,7 @@ def way_of(group_id: str, members: Sequence[PatchMeasures | None] = (CLEAN, NEED
     places = [[symbol(topic, group_id, i) for topic in list(TOPIC_OF.values())[:3]] for i in range(size)]
     tokens = [make_tokens(request) for request in requests]
     trajectories = [
-        replace(make_trajectory(request), request=asked, tokens=tokened)
+        make_trajectory(request, request=asked, tokens=tokened)
         for request, (asked, tokened, _) in zip(requests, places, strict=True)
     ]
     verdicts = [
@@ -212,7 +218,7 @@ IN_WAY: dict[Law, Plant] = {
         "group {id}: expected a verdict of each member on groups, got none of samples [0]",
     ),
     Law.REQUEST_REFERENCE: (
-        changed(Verdict, lambda verdict: replace(verdict, request=symbol("rollout-requests", verdict.group_id, 1))),
+        changed(Verdict, lambda verdict: asked_by(verdict, symbol("rollout-requests", verdict.group_id, 1))),
         "expected the request of sample 0 of group {id}, at offset",
     ),
     Law.REFERENCE_IN_LOG: (

@@ -8,6 +8,7 @@ import msgspec
 
 from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TrainingTable
 from gagar.records import (
+    AttemptFacts,
     Group,
     LogRef,
     Outcome,
@@ -46,19 +47,29 @@ def make_request(group_id: str = "t-000000", sample_index: int = 0, **fields: An
     return RolloutRequest(group_id=group_id, sample_index=sample_index, **{**defaults, **fields})
 
 
-def make_verdict(group_id: str = "t-000000", sample_index: int = 0, status: VerdictStatus = "passed", **fields: Any) -> Verdict:
+def make_facts(sample_index: int = 0, **fields: Any) -> AttemptFacts:
     defaults: dict[str, Any] = {
-        "task_id": "task",
-        "purpose": "evaluation" if group_id.startswith("e") else "training",
         "request": make_ref("rollout-requests", sample_index),
-        "trajectory": make_ref("trajectories", sample_index),
         "tokens": make_ref("trajectory-tokens", sample_index),
-        "measures": CLEAN,
-        "patch_digest": f"digest-{sample_index}",
+        "status": "completed",
         "num_prompt_tokens": 20,
         "num_sampled_tokens": 40,
         "policy_version_min": 0,
         "policy_version_max": 0,
+    }
+    return AttemptFacts(**{**defaults, **fields})
+
+
+def make_verdict(group_id: str = "t-000000", sample_index: int = 0, status: VerdictStatus = "passed", **fields: Any) -> Verdict:
+    """`fields` of the attempt's facts are among those of the verdict."""
+    facts = {name: fields.pop(name) for name in AttemptFacts.__struct_fields__ if name in fields}
+    defaults: dict[str, Any] = {
+        "task_id": "task",
+        "purpose": "evaluation" if group_id.startswith("e") else "training",
+        "attempt": make_facts(sample_index, **facts),
+        "trajectory": make_ref("trajectories", sample_index),
+        "measures": CLEAN,
+        "patch_digest": f"digest-{sample_index}",
     }
     return Verdict(group_id=group_id, sample_index=sample_index, status=status, **{**defaults, **fields})
 

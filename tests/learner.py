@@ -10,7 +10,7 @@ from consumers.learner.stage import Config, Settings
 from gagar.arrays import Tensor
 from gagar.config import SHARED, Run, convert
 from gagar.errors import BadRecordError, FencedError
-from gagar.records import GroupAdvantages, LogRef, MemberAdvantage, Outcome, PolicyVersion, TrajectoryTokens
+from gagar.records import AttemptFacts, GroupAdvantages, LogRef, MemberAdvantage, Outcome, PolicyVersion, TrajectoryTokens
 from gagar.stream.handlers import Delivery, Output, RecordT, References
 from gagar.stream.spec import Topic
 
@@ -133,11 +133,15 @@ def make_member(index: int, ref: LogRef, record: TrajectoryTokens, advantage: fl
     return MemberAdvantage(
         sample_index=index,
         trajectory=LogRef(topic="trajectories", partition=ref.partition, offset=ref.offset),
-        tokens=ref,
-        num_prompt_tokens=4,
-        num_sampled_tokens=num_sampled,
-        policy_version_min=version,
-        policy_version_max=version,
+        attempt=AttemptFacts(
+            tokens=ref,
+            num_prompt_tokens=4,
+            num_sampled_tokens=num_sampled,
+            policy_version_min=version,
+            policy_version_max=version,
+            status="completed",
+            request=LogRef(topic="rollout-requests", partition=0, offset=0),
+        ),
         reward=float(advantage > 0),
         grpo_advantage=advantage,
         weight=1.0,

@@ -223,18 +223,18 @@ class Coordinator:
         for chosen in batch:
             for member in chosen.load.members:
                 loads[member.rank] += member.length
-        members = [member for member in group.members if member.num_sampled_tokens > 0]
-        lengths = [member.num_prompt_tokens + member.num_sampled_tokens for member in members]
+        members = [member for member in group.members if member.attempt.num_sampled_tokens > 0]
+        lengths = [member.attempt.num_prompt_tokens + member.attempt.num_sampled_tokens for member in members]
         owners = {index: rank for rank, owned in enumerate(balance(lengths, len(loads), loads)) for index in owned}
         return GroupLoad(
             group_id=group.group_id,
             members=[
                 MemberLoad(
                     sample_index=member.sample_index,
-                    tokens=member.tokens,
+                    tokens=member.attempt.sampled_tokens(),
                     advantage=member.advantage,
                     length=lengths[index],
-                    num_sampled=member.num_sampled_tokens,
+                    num_sampled=member.attempt.num_sampled_tokens,
                     rank=owners[index],
                 )
                 for index, member in enumerate(members)

@@ -32,7 +32,7 @@ def dropped(group: GroupAdvantages, reason: DropReason, run_id: str, step: int, 
 def _outcome(
     group: GroupAdvantages, *, run_id: str, step: int, at: float, reason: DropReason = "", staleness: int = -1
 ) -> Outcome:
-    versions = [member.policy_version_max for member in group.members]
+    versions = [member.attempt.policy_version_max for member in group.members]
     return Outcome(
         group_id=group.group_id,
         task_id=group.task_id,
@@ -71,7 +71,9 @@ def batch_metrics(groups: Sequence[GroupAdvantages], step: int) -> dict[str, flo
 
 def _member_metrics(members: Sequence[MemberAdvantage]) -> dict[str, float]:
     return {
-        "version_span_max": float(max(member.policy_version_max - member.policy_version_min for member in members)),
+        "version_span_max": float(
+            max(member.attempt.policy_version_max - member.attempt.policy_version_min for member in members)
+        ),
         "reward_mean": _mean([member.reward for member in members]),
         "weight_mean": _mean([member.weight for member in members]),
         **_advantage_metrics([member.advantage for member in members]),

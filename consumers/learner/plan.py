@@ -65,9 +65,11 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def trainable(group: GroupAdvantages) -> bool:
     """Whether training on the group can move a weight: some member has sampled tokens and an advantage."""
-    return any(member.num_sampled_tokens > 0 and member.advantage != 0 for member in group.members)
+    return any(member.attempt.num_sampled_tokens > 0 and member.advantage != 0 for member in group.members)
 
 
 def oldest_version(group: GroupAdvantages) -> int:
     """Version that sampled the oldest token of the group."""
-    return min((member.policy_version_min for member in group.members if member.num_sampled_tokens > 0), default=-1)
+    return min(
+        (member.attempt.policy_version_min for member in group.members if member.attempt.num_sampled_tokens > 0), default=-1
+    )

@@ -4,11 +4,11 @@ Every attempt gives exactly one trajectory. What cannot be sent (too large, arra
 one with the reason, not as a lost one.
 """
 
-import msgspec
+from msgspec.structs import replace
 
 from gagar.agent.loop import Rollout
 from gagar.errors import BadRecordError
-from gagar.records import LogRef, RolloutRequest, Trajectory, TrajectoryTokens, check_alignment, encode
+from gagar.records import AttemptFacts, LogRef, RolloutRequest, Trajectory, TrajectoryTokens, check_alignment, encode
 from gagar.stream.handlers import Delivery, Linked, Output
 
 MARGIN_BYTES = 4096
@@ -34,7 +34,7 @@ def outputs_of(
         return [_without_tokens(trajectory, f"trajectory-tokens: expected at most {limit} bytes, got {num_bytes}")]
 
     def refer(ref: LogRef) -> Trajectory:
-        return msgspec.structs.replace(trajectory, tokens=ref)
+        return replace(trajectory, attempt=replace(trajectory.attempt, tokens=ref))
 
     return [Linked(first=tokens, then=refer)]
 
@@ -48,18 +48,20 @@ def trajectory_of(delivery: Delivery[RolloutRequest], rollout: Rollout) -> Traje
         sample_index=request.sample_index,
         task_id=request.task_id,
         purpose=request.purpose,
-        request=delivery.ref,
-        tokens=None,
-        status=rollout.status,
+        attempt=AttemptFacts(
+            request=delivery.ref,
+            tokens=None,
+            status=rollout.status,
+            num_turns=rollout.num_turns,
+            num_prompt_tokens=len(context.token_ids) - context.num_sampled,
+            num_sampled_tokens=context.num_sampled,
+            policy_version_min=oldest,
+            policy_version_max=newest,
+        ),
         failure=rollout.failure,
         infrastructure=rollout.infrastructure,
         messages=rollout.messages,
         patch=rollout.result,
-        num_turns=rollout.num_turns,
-        num_prompt_tokens=len(context.token_ids) - context.num_sampled,
-        num_sampled_tokens=context.num_sampled,
-        policy_version_min=oldest,
-        policy_version_max=newest,
         started_at=rollout.started_at,
         duration_s=rollout.duration_s,
         generation_s=rollout.generation_s,
@@ -72,7 +74,8 @@ def bounded(trajectory: Trajectory, max_bytes: int) -> Trajectory:
     if num_bytes <= max_bytes:
         return trajectory
     failure = f"trajectory: expected at most {max_bytes} bytes, got {num_bytes}"
-    return msgspec.structs.replace(trajectory, status="failed", failure=failure, messages=[], patch="")
+    attempt = replace(trajectory.attempt, status="failed")
+    return replace(trajectory, attempt=attempt, failure=failure, messages=[], patch="")
 
 
 def tokens_bytes(tokens: TrajectoryTokens) -> int:
@@ -82,4 +85,5 @@ def tokens_bytes(tokens: TrajectoryTokens) -> int:
 
 
 def _without_tokens(trajectory: Trajectory, failure: str, infrastructure: bool = False) -> Trajectory:
-    return msgspec.structs.replace(trajectory, status="failed", failure=failure, infrastructure=infrastructure, patch="")
+    attempt = replace(trajectory.attempt, status="failed")
+    return replace(trajectory, attempt=attempt, failure=failure, infrastructure=infrastructure, patch="")

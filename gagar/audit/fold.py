@@ -222,13 +222,13 @@ class Audit:
             return
         trail.num_advantages += 1
         # As consumers.learner.plan.oldest_version: tokens that were given are nobody's.
-        sampled = (member.policy_version_min for member in group.members if member.num_sampled_tokens > 0)
+        sampled = (member.attempt.policy_version_min for member in group.members if member.attempt.num_sampled_tokens > 0)
         trail.oldest_version = min(sampled, default=-1)
         self._num_capped += group.was_capped
         self._num_fallback += bool(group.fallback)
         self._found.add_all(broken_laws(group), f"advantages of {group.group_id}")
         for member in group.members:
-            self._resolve(group.group_id, member.sample_index, (member.trajectory, member.tokens), source)
+            self._resolve(group.group_id, member.sample_index, (member.trajectory, member.attempt.tokens), source)
 
     def _apply_outcome(self, outcome: Outcome, source: LogRef) -> None:
         trail = self._trail(outcome.group_id, source)
@@ -254,12 +254,12 @@ class Audit:
     def _check_member(self, trail: Trail, member: Verdict, source: LogRef) -> None:
         """A verdict, or its copy in a group: does it refer to what it should?"""
         asked = trail.asked.get(member.sample_index)
-        if asked is not None and (member.request.partition, member.request.offset) != (trail.partition, asked):
+        if asked is not None and (member.attempt.request.partition, member.attempt.request.offset) != (trail.partition, asked):
             expected = f"{source}: expected the request of sample {member.sample_index} of group {member.group_id}"
-            self._hold(Law.REQUEST_REFERENCE, f"{expected}, at offset {asked}, got {member.request}")
-        claim = Claim(member.request, member.group_id, member.sample_index)
+            self._hold(Law.REQUEST_REFERENCE, f"{expected}, at offset {asked}, got {member.attempt.request}")
+        claim = Claim(member.attempt.request, member.group_id, member.sample_index)
         self._found.add_all(self._resolver.broken(claim, source, is_followed=False))
-        self._resolve(member.group_id, member.sample_index, (member.trajectory, member.tokens), source)
+        self._resolve(member.group_id, member.sample_index, (member.trajectory, member.attempt.tokens), source)
 
     def _resolve(self, group_id: str, sample_index: int, refs: Sequence[LogRef | None], source: LogRef) -> None:
         for ref in refs:

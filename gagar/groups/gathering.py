@@ -85,7 +85,7 @@ class Gather(Reducer[OpenGroup]):
 
     def is_late(self, delivery: Delivery[Any], is_finished: Callable[[LogRef], bool]) -> bool:
         """A verdict is late if its request's unit is committed: all inputs of a group are finished together, when it closes."""
-        return isinstance(delivery.record, Verdict) and is_finished(delivery.record.request)
+        return isinstance(delivery.record, Verdict) and is_finished(delivery.record.attempt.request)
 
     def _count_duplicate(self, state: OpenGroup, record: RolloutRequest | Verdict) -> None:
         state.num_duplicates += 1
@@ -128,7 +128,7 @@ def _why_uniform(valid: Sequence[Verdict]) -> DropReason:
 def _outcome(request: RolloutRequest, valid: Sequence[Verdict], now: float, reason: DropReason) -> Outcome:
     """`dropped` for a reason, else `evaluated`."""
     passed = [member for member in valid if member.status == "passed"]
-    oldest = [member.policy_version_min for member in valid if member.policy_version_min >= 0]
+    oldest = [member.attempt.policy_version_min for member in valid if member.attempt.policy_version_min >= 0]
     return Outcome(
         group_id=request.group_id,
         task_id=request.task_id,
@@ -137,11 +137,11 @@ def _outcome(request: RolloutRequest, valid: Sequence[Verdict], now: float, reas
         reason=reason,
         step=-1 if reason else request.step,
         policy_version_min=min(oldest, default=-1),
-        policy_version_max=max((member.policy_version_max for member in valid), default=-1),
+        policy_version_max=max((member.attempt.policy_version_max for member in valid), default=-1),
         num_requested=request.group_size,
         num_valid=len(valid),
         num_passed=len(passed),
         num_clean=sum(member.measures.is_clean for member in passed),
-        num_sampled_tokens=sum(member.num_sampled_tokens for member in valid),
+        num_sampled_tokens=sum(member.attempt.num_sampled_tokens for member in valid),
         at=now,
     )

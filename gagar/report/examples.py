@@ -86,12 +86,12 @@ def _example(kind: str, when: str, verdict: Verdict, trajectory: Trajectory) -> 
         kind=kind,
         when=when,
         task_id=verdict.task_id,
-        version=verdict.policy_version_max,
+        version=verdict.attempt.policy_version_max,
         statement=shortened(statement, MAX_STATEMENT_CHARS),
         patch=shortened(trajectory.patch, MAX_PATCH_CHARS),
         reason=shortened(verdict.reason, MAX_REASON_CHARS),
         tests=f"{verdict.num_tests_passed} of {verdict.num_tests_expected}",
-        num_sampled_tokens=verdict.num_sampled_tokens,
+        num_sampled_tokens=verdict.attempt.num_sampled_tokens,
     )
 
 

@@ -39,8 +39,8 @@ class AttemptSums(msgspec.Struct, kw_only=True):
             self.num_invalid += 1
             return
         self.num_valid += 1
-        self.num_sampled_tokens += verdict.num_sampled_tokens
-        self.num_turns += verdict.num_turns
+        self.num_sampled_tokens += verdict.attempt.num_sampled_tokens
+        self.num_turns += verdict.attempt.num_turns
         if verdict.status == "passed":
             self._add_passed(verdict.measures)
 
@@ -167,7 +167,7 @@ class Progress:
 
     def _apply_verdict(self, verdict: Verdict) -> None:
         if verdict.purpose == "training":
-            version = verdict.policy_version_max
+            version = verdict.attempt.policy_version_max
             self._attempts.setdefault(version, AttemptSums(version=version)).add(verdict)
 
     def _apply_outcome(self, outcome: Outcome) -> None:

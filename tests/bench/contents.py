@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from gagar.arrays import Tensor
-from gagar.records import LogRef, Message, RolloutRequest, Trajectory, TrajectoryTokens
+from gagar.records import AttemptFacts, LogRef, Message, RolloutRequest, Trajectory, TrajectoryTokens
 
 NUM_TOKENS = 32_000
 TEXT_CHARS = 98_000
@@ -42,18 +42,20 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         return Trajectory(
             group_id=request.group_id,
             sample_index=request.sample_index,
+            attempt=AttemptFacts(
+                request=at,
+                tokens=tokens,
+                status="completed",
+                num_turns=len(self.messages) // 2,
+                num_prompt_tokens=NUM_TOKENS - self.num_sampled,
+                num_sampled_tokens=self.num_sampled,
+                policy_version_min=41,
+                policy_version_max=42,
+            ),
             task_id=request.task_id,
             purpose=request.purpose,
-            request=at,
-            tokens=tokens,
-            status="completed",
             messages=self.messages,
             patch=self.patch,
-            num_turns=len(self.messages) // 2,
-            num_prompt_tokens=NUM_TOKENS - self.num_sampled,
-            num_sampled_tokens=self.num_sampled,
-            policy_version_min=41,
-            policy_version_max=42,
         )
 
 

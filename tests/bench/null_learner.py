@@ -42,7 +42,9 @@ class NullLearner:
         while True:
             delivery = await self._chosen.get()
             members = delivery.record.members
-            records = await self._journal.references.read([member.tokens for member in members], TrajectoryTokens)
+            records = await self._journal.references.read(
+                [member.attempt.sampled_tokens() for member in members], TrajectoryTokens
+            )
             if {record.group_id for record in records} != {delivery.record.group_id}:
                 raise AssertionError(f"{delivery.ref}: expected tokens of {delivery.record.group_id}")
             self._read.append(delivery)

@@ -14,7 +14,7 @@ from pathlib import Path
 import gagar
 from consumers.verifier import Config, VerifyTrajectories, lay_over
 from gagar.config import load_run
-from gagar.records import LogRef, Trajectory
+from gagar.records import AttemptFacts, LogRef, Trajectory
 from gagar.sandbox.kinds import Bubblewrap
 from gagar.stream.handlers import Delivery, References
 from gagar.tasks.jsonl import JsonlTasks
@@ -43,11 +43,9 @@ def delivery_of(task: Task) -> Delivery[Trajectory]:
     trajectory = Trajectory(
         group_id="t-000000",
         sample_index=0,
+        attempt=AttemptFacts(request=ref, tokens=ref, status="completed"),
         task_id=task.task_id,
         purpose="training",
-        request=ref,
-        tokens=ref,
-        status="completed",
         patch=task.reference_patch,
     )
     return Delivery(ref=ref, key=trajectory.group_id, record=trajectory, at=0.0)

@@ -34,7 +34,7 @@ async def check_attempts(world: KafkaWorld, found: Counter[str]) -> None:
     trajectories = [d.record for d in await read(world, TRAJECTORIES)]
     async with opened(world) as transport:
         references = LogReferences(transport, [TOKENS])
-        tokens = await references.read([trajectory.tokens for trajectory in trajectories], TOKENS.record)
+        tokens = await references.read([trajectory.attempt.tokens for trajectory in trajectories], TOKENS.record)
         await references.close()
     assert [t.group_id for t in tokens] == [t.group_id for t in trajectories]  # type: ignore[attr-defined]
     assert set((await counts(world, TOKENS)).values()) == {1}

@@ -84,7 +84,7 @@ class Passing(Effect):
                 trajectory.group_id,
                 trajectory.sample_index,
                 status,
-                request=trajectory.request,
+                request=trajectory.attempt.request,
                 trajectory=delivery.ref,
             )
         ]

@@ -18,6 +18,7 @@ from gagar.errors import UnavailableError
 from gagar.grading.rules import RulesGrader
 from gagar.groups.gathering import Gather, OpenGroup
 from gagar.records import (
+    AttemptFacts,
     GradedGroup,
     Group,
     GroupAdvantages,
@@ -188,17 +189,19 @@ def make_trajectory(delivery: Delivery[RolloutRequest], tokens: LogRef | None, n
     return Trajectory(
         group_id=request.group_id,
         sample_index=request.sample_index,
+        attempt=AttemptFacts(
+            request=delivery.ref,
+            tokens=tokens,
+            status="completed" if tokens else "failed",
+            num_turns=1 if tokens else 0,
+            num_prompt_tokens=NUM_PROMPT_TOKENS if tokens else 0,
+            num_sampled_tokens=num_sampled,
+            policy_version_min=NEVER_STALE if tokens else -1,
+            policy_version_max=NEVER_STALE if tokens else -1,
+        ),
         task_id=request.task_id,
         purpose=request.purpose,
-        request=delivery.ref,
-        tokens=tokens,
-        status="completed" if tokens else "failed",
         infrastructure=tokens is None,
-        num_turns=1 if tokens else 0,
-        num_prompt_tokens=NUM_PROMPT_TOKENS if tokens else 0,
-        num_sampled_tokens=num_sampled,
-        policy_version_min=NEVER_STALE if tokens else -1,
-        policy_version_max=NEVER_STALE if tokens else -1,
     )
 
 

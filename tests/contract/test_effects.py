@@ -120,7 +120,7 @@ async def test_a_linked_output_refers_to_where_the_first_one_lies(world: World) 
     assert len(trajectories) == 20
     async with opened(world) as transport:
         references = LogReferences(transport, [TOKENS])
-        tokens = await references.read([trajectory.tokens for trajectory in trajectories], TOKENS.record)
+        tokens = await references.read([trajectory.attempt.tokens for trajectory in trajectories], TOKENS.record)
         requested = await read(world, REQUESTS)
         seeds = {delivery.record.group_id: delivery.record.seed for delivery in requested}
         for trajectory, record in zip(trajectories, tokens, strict=True):

@@ -55,7 +55,7 @@ class Gathering(Reducer[State]):
         return self.closed("expired", state)
 
     def is_late(self, delivery: Delivery[Any], is_finished: Callable[[LogRef], bool]) -> bool:
-        return isinstance(delivery.record, Verdict) and is_finished(delivery.record.request)
+        return isinstance(delivery.record, Verdict) and is_finished(delivery.record.attempt.request)
 
     def closed(self, group_id: str, state: State) -> Reduced:
         outcome = Outcome(

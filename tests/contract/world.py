@@ -103,10 +103,10 @@ def make_stage(kind: Any, inputs: Sequence[Topic] = (REQUESTS,), **fields: Any) 
 def make_trajectory(delivery_or_request: Any, **fields: Any) -> records.Trajectory:
     request = getattr(delivery_or_request, "record", delivery_or_request)
     ref = getattr(delivery_or_request, "ref", LogRef(topic="rollout-requests", partition=0, offset=0))
-    defaults: dict[str, Any] = {"tokens": None, "status": "completed", "purpose": "training", "task_id": request.task_id}
-    return records.Trajectory(
-        group_id=request.group_id, sample_index=request.sample_index, request=ref, **{**defaults, **fields}
-    )
+    facts: dict[str, Any] = {"request": ref, "tokens": None, "status": "completed"}
+    facts |= {name: fields.pop(name) for name in records.AttemptFacts.__struct_fields__ if name in fields}
+    defaults: dict[str, Any] = {"purpose": "training", "task_id": request.task_id, "attempt": records.AttemptFacts(**facts)}
+    return records.Trajectory(group_id=request.group_id, sample_index=request.sample_index, **{**defaults, **fields})
 
 
 def make_tokens(request: Any, num_tokens: int = 4) -> records.TrajectoryTokens:

@@ -14,6 +14,7 @@ import pytest
 from gagar import records
 from gagar.arrays import Tensor
 from gagar.records import (
+    AttemptFacts,
     DeadLetter,
     Grade,
     GradedGroup,
@@ -41,11 +42,19 @@ TOKENS = LogRef(topic="trajectory-tokens", partition=1, offset=13)
 VERDICT = Verdict(
     group_id="t0-7",
     sample_index=2,
+    attempt=AttemptFacts(
+        request=REQUEST,
+        tokens=TOKENS,
+        num_turns=2,
+        num_prompt_tokens=19,
+        num_sampled_tokens=42,
+        policy_version_min=5,
+        policy_version_max=6,
+        status="completed",
+    ),
     task_id="sum-3",
     purpose="training",
-    request=REQUEST,
     trajectory=TRAJECTORY,
-    tokens=TOKENS,
     status="passed",
     reason="",
     num_tests_expected=4,
@@ -54,12 +63,6 @@ VERDICT = Verdict(
         num_added_lines=3, num_removed_lines=1, num_files=2, num_files_out_of_scope=1, num_needless_statements=1
     ),
     patch_digest="ab" * 32,
-    trajectory_status="completed",
-    num_turns=2,
-    num_prompt_tokens=19,
-    num_sampled_tokens=42,
-    policy_version_min=5,
-    policy_version_max=6,
     duration_s=0.25,
 )
 GROUP = Group(
@@ -80,20 +83,22 @@ SAMPLES: tuple[Record, ...] = (
     Trajectory(
         group_id="t0-7",
         sample_index=2,
+        attempt=AttemptFacts(
+            request=REQUEST,
+            tokens=TOKENS,
+            status="truncated",
+            num_turns=1,
+            num_prompt_tokens=19,
+            num_sampled_tokens=42,
+            policy_version_min=5,
+            policy_version_max=6,
+        ),
         task_id="sum-3",
         purpose="training",
-        request=REQUEST,
-        tokens=TOKENS,
-        status="truncated",
         failure="token limit",
         infrastructure=False,
         messages=[Message(role="user", content="do \u00e9 it"), Message(role="assistant", content="done")],
         patch="--- a/x\n+++ b/x\n",
-        num_turns=1,
-        num_prompt_tokens=19,
-        num_sampled_tokens=42,
-        policy_version_min=5,
-        policy_version_max=6,
         started_at=1700000001.0,
         duration_s=2.5,
         generation_s=1.5,
@@ -121,11 +126,15 @@ SAMPLES: tuple[Record, ...] = (
             MemberAdvantage(
                 sample_index=2,
                 trajectory=TRAJECTORY,
-                tokens=TOKENS,
-                num_prompt_tokens=19,
-                num_sampled_tokens=42,
-                policy_version_min=5,
-                policy_version_max=6,
+                attempt=AttemptFacts(
+                    tokens=TOKENS,
+                    num_prompt_tokens=19,
+                    num_sampled_tokens=42,
+                    policy_version_min=5,
+                    policy_version_max=6,
+                    status="completed",
+                    request=LogRef(topic="rollout-requests", partition=0, offset=0),
+                ),
                 reward=1.0,
                 grpo_advantage=0.5,
                 weight=0.6,
@@ -231,11 +240,11 @@ def test_every_record_type_has_a_sample() -> None:
 def test_every_sample_differs_from_the_defaults_so_that_a_lost_field_shows() -> None:
     exempt = {
         ("Verdict", "reason"),
-        ("Verdict", "trajectory_status"),
         ("Trajectory", "infrastructure"),
         ("GroupAdvantages", "fallback"),
     }
-    for sample in SAMPLES:
+    facts = [sample.attempt for sample in SAMPLES if isinstance(sample, Trajectory | Verdict)]
+    for sample in (*SAMPLES, *facts):
         for field in msgspec.structs.fields(sample):
             if field.default is not msgspec.NODEFAULT and (type(sample).__name__, field.name) not in exempt:
                 assert getattr(sample, field.name) != field.default, f"{type(sample).__name__}.{field.name}"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gagar.cli.report import read_history, topics_read, write_run_report
-from gagar.records import LogRef, Message, Trajectory, Verdict
+from gagar.records import AttemptFacts, LogRef, Message, Trajectory, Verdict
 from gagar.report.examples import CLEAN, FAILED, KINDS, MAX_PATCH_CHARS, OUT_OF_SCOPE, Examples, kind_of, shortened
 from gagar.report.examples import NEEDLESS as NEEDLESS_KIND
 from gagar.report.summary import summarize
@@ -37,11 +37,9 @@ def make_trajectory(statement: str = "Add.", patch: str = "+x\n") -> Trajectory:
     return Trajectory(
         group_id="t-0",
         sample_index=0,
+        attempt=AttemptFacts(request=make_ref("rollout-requests", 0), tokens=None, status="completed"),
         task_id="t",
         purpose="training",
-        request=make_ref("rollout-requests", 0),
-        tokens=None,
-        status="completed",
         messages=messages,
         patch=patch,
     )

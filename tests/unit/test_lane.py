@@ -68,7 +68,7 @@ async def check(world: MemoryWorld) -> None:
     trajectories = await read(world, TRAJECTORIES)
     assert sorted(d.key for d in trajectories) == [request.group_id for request in requests()]
     assert sorted(tokens.values()) == [request.group_id for request in requests()]
-    assert all(tokens[str(d.record.tokens)] == d.key for d in trajectories)
+    assert all(tokens[str(d.record.attempt.tokens)] == d.key for d in trajectories)
 
 
 @pytest.mark.parametrize("call", ["start", "begin", "send", "answer", "commit", "lost answer", "poll"])

@@ -11,7 +11,7 @@ from consumers.learner.facts import batch_metrics, dropped, finite, identify, re
 from consumers.learner.plan import oldest_version, trainable
 from consumers.learner.queue import Dropped, GroupQueue, Progress, Waiting
 from gagar.errors import ConfigError
-from gagar.records import GroupAdvantages, LineageEntry, LogRef, MemberAdvantage, PolicyVersion
+from gagar.records import AttemptFacts, GroupAdvantages, LineageEntry, LogRef, MemberAdvantage, PolicyVersion
 from gagar.stream.handlers import Delivery
 from gagar.training.checkpoint import CheckpointState
 from tests.builders import make_outcome, make_version
@@ -25,11 +25,15 @@ def make_group(
         MemberAdvantage(
             sample_index=index,
             trajectory=LogRef(topic="trajectories", partition=0, offset=index),
-            tokens=LogRef(topic="trajectory-tokens", partition=0, offset=index),
-            num_prompt_tokens=4,
-            num_sampled_tokens=5,
-            policy_version_min=versions[index % len(versions)],
-            policy_version_max=versions[index % len(versions)] + 1,
+            attempt=AttemptFacts(
+                tokens=LogRef(topic="trajectory-tokens", partition=0, offset=index),
+                num_prompt_tokens=4,
+                num_sampled_tokens=5,
+                policy_version_min=versions[index % len(versions)],
+                policy_version_max=versions[index % len(versions)] + 1,
+                status="completed",
+                request=LogRef(topic="rollout-requests", partition=0, offset=0),
+            ),
             reward=float(advantage > 0),
             grpo_advantage=advantage,
             weight=1.0,

@@ -105,7 +105,7 @@ def test_the_metrics_of_a_version_say_how_its_step_went(root: Path) -> None:
     metrics = log.versions[-1].metrics
     assert metrics["num_groups"] == 2
     assert metrics["num_tokens"] == sum(
-        m.num_sampled_tokens for part in log.advantages.values() for g in part for m in g.members
+        m.attempt.num_sampled_tokens for part in log.advantages.values() for g in part for m in g.members
     )
     assert metrics["lr"] == pytest.approx(2e-4 / 3)
     assert metrics["staleness_max"] == 0
@@ -251,11 +251,11 @@ def test_groups_with_lost_or_wrong_tokens_end_as_lost_and_the_others_train(root:
     gone, wrong, foreign = log.add_group(0), log.add_group(1), log.add_group(2)
     log.add_group(3)
     log.add_group(4)
-    del log.tokens[gone.members[1].tokens]
-    log.tokens[wrong.members[0].tokens] = log.tokens[wrong.members[1].tokens]
-    record = log.tokens[foreign.members[0].tokens]
+    del log.tokens[gone.members[1].attempt.sampled_tokens()]
+    log.tokens[wrong.members[0].attempt.sampled_tokens()] = log.tokens[wrong.members[1].attempt.sampled_tokens()]
+    record = log.tokens[foreign.members[0].attempt.sampled_tokens()]
     ids = np.full(record.token_ids.length, VOCAB, "<i4")
-    log.tokens[foreign.members[0].tokens] = msgspec.structs.replace(record, token_ids=Tensor.of(ids))
+    log.tokens[foreign.members[0].attempt.sampled_tokens()] = msgspec.structs.replace(record, token_ids=Tensor.of(ids))
     run_until(root, log, has_step(1))
     ends = kinds(log)
     assert [ends[f"g{number}"] for number in range(5)] == [

@@ -40,10 +40,10 @@ def test_tokens_go_first_and_the_trajectory_refers_to_them() -> None:
     ref = LogRef(topic="trajectory-tokens", partition=1, offset=44)
     trajectory = outputs[0].then(ref)
     assert isinstance(trajectory, Trajectory)
-    assert trajectory.tokens == ref
-    assert (trajectory.group_id, trajectory.sample_index, trajectory.request.offset) == ("g1", 2, 8)
-    assert (trajectory.num_prompt_tokens, trajectory.num_sampled_tokens) == (2, 3)
-    assert (trajectory.policy_version_min, trajectory.policy_version_max) == (0, 2)
+    assert trajectory.attempt.tokens == ref
+    assert (trajectory.group_id, trajectory.sample_index, trajectory.attempt.request.offset) == ("g1", 2, 8)
+    assert (trajectory.attempt.num_prompt_tokens, trajectory.attempt.num_sampled_tokens) == (2, 3)
+    assert (trajectory.attempt.policy_version_min, trajectory.attempt.policy_version_max) == (0, 2)
     tokens = outputs[0].first
     assert isinstance(tokens, TrajectoryTokens)
     back = decode(TrajectoryTokens, encode(tokens))
@@ -55,19 +55,20 @@ def test_tokens_go_first_and_the_trajectory_refers_to_them() -> None:
 
 def test_an_attempt_without_sampled_tokens_is_a_trajectory_alone() -> None:
     trajectory = only_trajectory(publish(make_attempt(num_sampled=0)))
-    assert (trajectory.tokens, trajectory.policy_version_max, trajectory.num_prompt_tokens) == (None, -1, 2)
+    facts = trajectory.attempt
+    assert (facts.tokens, facts.policy_version_max, facts.num_prompt_tokens) == (None, -1, 2)
 
 
 @pytest.mark.parametrize("logprob", [float("nan"), float("-inf"), -9999.0, 0.5])
 def test_impossible_log_probabilities_end_as_a_fault_of_the_infrastructure(logprob: float) -> None:
     trajectory = only_trajectory(publish(make_attempt(logprob=logprob)))
-    assert (trajectory.status, trajectory.infrastructure, trajectory.tokens) == ("failed", True, None)
+    assert (trajectory.attempt.status, trajectory.infrastructure, trajectory.attempt.tokens) == ("failed", True, None)
     assert "expected finite log-probabilities" in trajectory.failure
 
 
 def test_tokens_over_the_limit_end_as_a_failed_trajectory() -> None:
     trajectory = only_trajectory(publish(make_attempt(num_sampled=1000), tokens_bytes=MARGIN_BYTES + 13_000))
-    assert (trajectory.status, trajectory.infrastructure) == ("failed", False)
+    assert (trajectory.attempt.status, trajectory.infrastructure) == ("failed", False)
     assert trajectory.failure == "trajectory-tokens: expected at most 13000 bytes, got 13026"
 
 
@@ -76,6 +77,6 @@ def test_texts_over_the_limit_are_left_out_and_fail_it_but_tokens_stay() -> None
     assert isinstance(outputs[0], Linked)
     trajectory = outputs[0].then(LogRef(topic="t", partition=0, offset=0))
     assert isinstance(trajectory, Trajectory)
-    assert (trajectory.status, trajectory.messages, trajectory.patch) == ("failed", [], "")
+    assert (trajectory.attempt.status, trajectory.messages, trajectory.patch) == ("failed", [], "")
     assert "trajectory: expected at most 10000 bytes" in trajectory.failure
     assert len(encode(trajectory)) < MARGIN_BYTES + 10_000

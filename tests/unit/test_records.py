@@ -12,6 +12,7 @@ from gagar.arrays import Tensor
 from gagar.errors import BadRecordError
 from gagar.records import (
     SENTINEL_LOGPROB,
+    AttemptFacts,
     LogRef,
     Outcome,
     PatchMeasures,
@@ -63,6 +64,7 @@ def make_tokens(**changes: Any) -> TrajectoryTokens:
     return TrajectoryTokens(group_id="g1", sample_index=2, **tensors)
 
 
+facts = st.builds(AttemptFacts, request=refs, tokens=st.none() | refs, num_sampled_tokens=small)
 any_record = st.one_of(
     st.builds(
         RolloutRequest,
@@ -80,8 +82,7 @@ any_record = st.one_of(
         group_id=texts,
         sample_index=small,
         task_id=texts,
-        request=refs,
-        tokens=st.none() | refs,
+        attempt=facts,
         patch=texts,
         failure=texts,
     ),
@@ -90,9 +91,8 @@ any_record = st.one_of(
         group_id=texts,
         sample_index=small,
         task_id=texts,
-        request=refs,
+        attempt=facts,
         trajectory=refs,
-        tokens=st.none() | refs,
         measures=measures,
     ),
     st.builds(Outcome, group_id=texts, task_id=texts, step=small, at=times),

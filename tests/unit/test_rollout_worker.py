@@ -78,7 +78,7 @@ async def test_an_attempt_is_its_tokens_and_a_trajectory_that_refers_to_them(wor
     assert isinstance(output, Linked)
     assert isinstance(output.first, TrajectoryTokens)
     trajectory = trajectory_of([output])
-    assert (trajectory.status, trajectory.task_id, trajectory.policy_version_min) == ("completed", "task", 4)
+    assert (trajectory.attempt.status, trajectory.task_id, trajectory.attempt.policy_version_min) == ("completed", "task", 4)
 
 
 async def test_tasks_of_both_files_are_known_and_others_are_bad_records(worker: MakeRollouts, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_nothing_is_sampled_before_a_published_version(worker: MakeRollout
     assert engine.prompts == []
     assert not waiting.done()
     worker.observe(version_in(tmp_path, 0))
-    assert trajectory_of(await waiting).policy_version_min == 0
+    assert trajectory_of(await waiting).attempt.policy_version_min == 0
 
 
 async def test_a_request_past_its_deadline_ends_as_timeout_with_nothing_sampled(
@@ -103,7 +103,7 @@ async def test_a_request_past_its_deadline_ends_as_timeout_with_nothing_sampled(
 ) -> None:
     worker.observe(version_in(tmp_path))
     trajectory = trajectory_of(await worker.handle(request(seconds=-1)))
-    assert (trajectory.status, trajectory.infrastructure, trajectory.tokens) == ("timeout", False, None)
+    assert (trajectory.attempt.status, trajectory.infrastructure, trajectory.attempt.tokens) == ("timeout", False, None)
     assert engine.prompts == []
 
 
@@ -116,10 +116,10 @@ async def test_a_request_that_waits_for_a_place_ends_at_its_deadline(
     while len(engine.prompts) < 2:
         await asyncio.sleep(0.001)
     trajectory = trajectory_of(await worker.handle(request(2, seconds=0.05)))
-    assert (trajectory.status, len(engine.prompts)) == ("timeout", 2)
+    assert (trajectory.attempt.status, len(engine.prompts)) == ("timeout", 2)
     assert "expected a place before it" in trajectory.failure
     engine.block.set()
-    assert [trajectory_of(await task).status for task in running] == ["completed", "completed"]
+    assert [trajectory_of(await task).attempt.status for task in running] == ["completed", "completed"]
 
 
 async def test_no_more_attempts_than_places_run_at_once(worker: MakeRollouts, engine: FakeEngine, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_an_outage_is_retried_before_the_deadline_and_ends_as_infrastructu
         await worker.handle(delivery)
     await asyncio.sleep(0.25)
     trajectory = trajectory_of(await worker.handle(delivery))
-    assert (trajectory.status, trajectory.infrastructure, trajectory.failure) == ("timeout", True, "engine: down")
+    assert (trajectory.attempt.status, trajectory.infrastructure, trajectory.failure) == ("timeout", True, "engine: down")
 
 
 async def test_a_refused_first_version_is_an_outage_not_a_sample(
@@ -169,11 +169,11 @@ async def test_the_newest_version_is_sampled_with_after_it_is_loaded(
 ) -> None:
     for version in range(3):
         worker.observe(version_in(tmp_path, version))
-    assert trajectory_of(await worker.handle(request())).policy_version_max == 2
+    assert trajectory_of(await worker.handle(request())).attempt.policy_version_max == 2
     worker.observe(version_in(tmp_path, 1, run_id="b"))
     while engine.policy_version != 1:
         await asyncio.sleep(0.001)
-    assert trajectory_of(await worker.handle(request(1))).policy_version_max == 1
+    assert trajectory_of(await worker.handle(request(1))).attempt.policy_version_max == 1
 
 
 @pytest.mark.parametrize(

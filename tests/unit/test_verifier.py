@@ -11,7 +11,7 @@ import pytest
 from consumers.verifier import Config, VerifyTrajectories, judge, lay_over
 from gagar.config import convert
 from gagar.errors import BadRecordError, ConfigError, UnavailableError
-from gagar.records import LogRef, PatchMeasures, Trajectory, Verdict
+from gagar.records import AttemptFacts, LogRef, PatchMeasures, Trajectory, Verdict
 from gagar.sandbox.protocol import CommandResult, TestRun, Workspace, WorkspaceError
 from gagar.stream.handlers import Delivery, References
 from gagar.tasks.kinds import Tasks
@@ -92,19 +92,23 @@ def make_trajectory(**changes: Any) -> Trajectory:
     trajectory = Trajectory(
         group_id="g1",
         sample_index=2,
+        attempt=AttemptFacts(
+            request=LogRef(topic="rollout-requests", partition=0, offset=1),
+            tokens=LogRef(topic="trajectory-tokens", partition=0, offset=2),
+            status="completed",
+            num_turns=1,
+            num_prompt_tokens=19,
+            num_sampled_tokens=42,
+            policy_version_min=3,
+            policy_version_max=4,
+        ),
         task_id="t1",
         purpose="training",
-        request=LogRef(topic="rollout-requests", partition=0, offset=1),
-        tokens=LogRef(topic="trajectory-tokens", partition=0, offset=2),
-        status="completed",
         patch=make_patch(BASE, SOLVED),
-        num_turns=1,
-        num_prompt_tokens=19,
-        num_sampled_tokens=42,
-        policy_version_min=3,
-        policy_version_max=4,
     )
-    return msgspec.structs.replace(trajectory, **changes)
+    facts = {name: changes.pop(name) for name in AttemptFacts.__struct_fields__ if name in changes}
+    attempt = msgspec.structs.replace(trajectory.attempt, **facts)
+    return msgspec.structs.replace(trajectory, attempt=attempt, **changes)
 
 
 REF = LogRef(topic="trajectories", partition=0, offset=9)
@@ -129,21 +133,24 @@ async def test_a_passing_patch_passes_with_all_its_facts(tmp_path: Path) -> None
     assert verdict == Verdict(
         group_id="g1",
         sample_index=2,
+        attempt=AttemptFacts(
+            request=LogRef(topic="rollout-requests", partition=0, offset=1),
+            tokens=LogRef(topic="trajectory-tokens", partition=0, offset=2),
+            num_turns=1,
+            num_prompt_tokens=19,
+            num_sampled_tokens=42,
+            policy_version_min=3,
+            policy_version_max=4,
+            status="completed",
+        ),
         task_id="t1",
         purpose="training",
-        request=LogRef(topic="rollout-requests", partition=0, offset=1),
         trajectory=REF,
-        tokens=LogRef(topic="trajectory-tokens", partition=0, offset=2),
         status="passed",
         num_tests_expected=2,
         num_tests_passed=2,
         measures=PatchMeasures(num_added_lines=1, num_removed_lines=1, num_files=1, num_needless_statements=3),
         patch_digest=verdict.patch_digest,
-        num_turns=1,
-        num_prompt_tokens=19,
-        num_sampled_tokens=42,
-        policy_version_min=3,
-        policy_version_max=4,
         duration_s=verdict.duration_s,
     )
     assert len(verdict.patch_digest) == 64
@@ -175,7 +182,7 @@ async def test_an_infrastructure_failure_is_invalid_and_not_tested(tmp_path: Pat
 async def test_an_empty_patch_fails_without_a_sandbox(tmp_path: Path) -> None:
     sandbox = FakeSandbox()
     verdict = await verify(tmp_path, sandbox, patch="", status="timeout")
-    assert (verdict.status, verdict.trajectory_status, sandbox.trees) == ("failed", "timeout", [])
+    assert (verdict.status, verdict.attempt.status, sandbox.trees) == ("failed", "timeout", [])
     assert verdict.num_tests_expected == 2
 
 
