@@ -6,7 +6,6 @@ positions live in the learner's checkpoints.
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,12 +19,11 @@ from gagar.stream.limits import Counters, DeadLetterLimits, RuntimeLimits
 from gagar.stream.loop_monitor import LoopMonitor
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.readers.scans import scan_transport
-from gagar.stream.readers.stall_watchdog import Silence, behind
-from gagar.stream.readers.tables import partitions_of
+from gagar.stream.readers.watched import WatchedReader, partitions_of
 from gagar.stream.routing import Router
 from gagar.stream.runtime import check_topics
 from gagar.stream.spec import Stage, Topic
-from gagar.stream.transport import Committed, OutOfRangeError, Partition, Producer, RawRecord, Reader, Transport
+from gagar.stream.transport import Committed, OutOfRangeError, Partition, Producer, RawRecord, Transport
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +72,7 @@ class LogJournal:
         self._log_references = LogReferences(transport, stage.references)
         self.references = self._log_references
         self._producer: Producer | None = None
-        self._reader: Reader | None = None
-        self._positions: dict[int, int] = {}
-        self._silence = Silence(f"journal of {stage.name}", self._limits.silence_s)
-        self._is_reader_lost = False
+        self._reader: WatchedReader | None = None
         self._dead_letters = dead_letters
         self._dead: set[LogRef] = set()
         if len(stage.inputs) != 1:
@@ -87,8 +82,10 @@ class LogJournal:
         self._monitor.start()
         await self._transport.open()
         await check_topics(self._transport, self._stage, self._router)
+        partitions = await partitions_of(self._transport, self._stage.inputs)
+        self._reader = WatchedReader(f"journal of {self._stage.name}", self._transport, partitions, self._limits.stall_s)
+        self._reader.positions = dict.fromkeys(partitions, 0)
         self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)
-        await self._open_reader()
         async for letter in scan_transport(self._transport, [self._dead_letters]):
             if letter.record.stage == self._stage.name:
                 self._dead.add(letter.record.source)
@@ -96,23 +93,19 @@ class LogJournal:
 
     async def seek(self, positions: Mapping[int, int]) -> None:
         reader = self._opened()
-        for at in await partitions_of(self._transport, self._stage.inputs):
-            await reader.seek(at, positions.get(at.number, 0))
-            self._positions[at.number] = reader.position(at)
+        await reader.open({at: positions.get(at.number, 0) for at in reader.positions})
 
     async def poll(self, timeout_s: float) -> list[Delivery[Any]]:
         try:
-            raws = await self._read(timeout_s)
+            raws = await self._opened().poll(timeout_s, POLL_RECORDS)
         except OutOfRangeError as error:
             await self._skip_missing(error)
             return []
         except UnavailableError as error:
             log.warning("journal interrupted stage=%s error=%s", self._stage.name, error)
-            self._is_reader_lost = True
             return []
         deliveries: list[Delivery[Any]] = []
         for raw in raws:
-            self._positions[raw.at.number] = raw.offset + 1
             try:
                 deliveries.append(self._router.delivery(raw))
             except BadRecordError as error:
@@ -138,27 +131,10 @@ class LogJournal:
         await self._log_references.close()
         await self._transport.close()
 
-    async def _read(self, timeout_s: float) -> list[RawRecord]:
-        """What comes next; a reader that was lost is replaced by one that goes on where records were last delivered."""
-        if self._is_reader_lost:
-            await self._open_reader()
-            await self.seek(self._positions)
-            self._is_reader_lost = False
-        reader, started = self._opened(), time.monotonic()
-        raws = await reader.poll(timeout_s, POLL_RECORDS)
-        is_behind = bool(behind(reader, map(self._at, self._positions)))
-        self._silence.note(time.monotonic() - started, is_behind=is_behind, num_records=len(raws))
-        return raws
-
-    async def _open_reader(self) -> None:
-        if self._reader is not None:
-            await self._reader.close()
-        self._reader = await self._transport.open_reader(await partitions_of(self._transport, self._stage.inputs))
-
     def _at(self, number: int) -> Partition:
         return Partition(self._stage.inputs[0].name, number)
 
-    def _opened(self) -> Reader:
+    def _opened(self) -> WatchedReader:
         if self._reader is None:
             raise GagarError(f"journal of {self._stage.name}: expected to be open, got a call before open or after close")
         return self._reader
@@ -196,5 +172,4 @@ class LogJournal:
             ) from error
         num_missing = error.earliest - error.offset
         self.counters.missing += report_missing(self._stage.name, self._stage.inputs[0], error, num_missing)
-        self._positions[error.at.number] = error.earliest
         await self._opened().seek(error.at, error.earliest)

@@ -5,8 +5,9 @@ import logging
 import random
 
 import msgspec
+import tenacity
 
-from gagar.errors import GagarError
+from gagar.errors import GagarError, UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +48,28 @@ class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     close_s: float = 2.5
     """For connections at a shutdown, and again for the handler's own; with `drain_s` and the transport's end it stays below
     the exit by force."""
-    silence_s: float = 45.0
-    """A reader that got no answer from the log for so long is opened anew."""
+    stall_s: float = 45.0
+    """A reader that got no answer from the log for so long, though there is more to read, is opened anew."""
     tick_s: float = 0.25
     """Longest wait of a reducer or a source before it looks at the clock again."""
 
     def backoff(self, num_failures: int) -> float:
         """Jittered wait before the next try."""
         return random.uniform(0.5, 1.0) * min(self.max_backoff_s, self.backoff_s * 2.0 ** min(num_failures - 1, 20))
+
+
+def retrying(what: str, limits: RuntimeLimits) -> tenacity.AsyncRetrying:
+    """Calls `what` again, after growing waits, for as long as the log cannot be reached: `await retrying(...)(function)`."""
+
+    def tell(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        log.warning("%s interrupted failures=%d error=%s", what, state.attempt_number, error)
+
+    return tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(UnavailableError),
+        wait=lambda state: limits.backoff(state.attempt_number),
+        before_sleep=tell,
+    )
 
 
 class Counters(msgspec.Struct, kw_only=True):

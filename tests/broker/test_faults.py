@@ -36,7 +36,7 @@ from tests.contract.world import TOPICS as WORLD_TOPICS
 
 pytestmark = pytest.mark.broker
 
-IMPATIENT = msgspec.structs.replace(FAST, silence_s=1.0)
+IMPATIENT = msgspec.structs.replace(FAST, stall_s=1.0)
 FRESH_S = 5.0
 
 
@@ -81,7 +81,7 @@ async def test_a_lane_whose_reader_dies_in_silence_opens_another(world: KafkaWor
     async with Process(world, make_stage("effect"), worker, IMPATIENT) as process:
         await process.until_finished(20)
         for lane in process.runtime.lanes.values():
-            kill_fetcher(lane._reader._reader)
+            kill_fetcher(lane._reader._reader._reader)
         await write(world, requests(20, "u"))
         await process.until_finished(40)
     assert set(worker.calls.values()) == {1}
@@ -123,7 +123,8 @@ async def test_a_journal_whose_reader_dies_in_silence_reads_on(world: KafkaWorld
 
     await write(world, requests(20))
     await read(20)
-    kill_fetcher(journal._reader)
+    assert journal._reader is not None
+    kill_fetcher(journal._reader._reader)
     await write(world, requests(20, "u"))
     await read(40)
     assert set(keys.values()) == {1}

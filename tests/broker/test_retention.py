@@ -15,7 +15,7 @@ from gagar.records import LogRef, Record, RolloutRequest, Trajectory, Verdict
 from gagar.stream.handlers import Delivery, Effect
 from gagar.stream.journal import LogJournal
 from gagar.stream.kafka.admin import Admin
-from gagar.stream.readers.tables import partitions_of
+from gagar.stream.readers.watched import partitions_of
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Send
 from tests.broker.stages import ROOT

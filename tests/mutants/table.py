@@ -47,13 +47,11 @@ MUTANTS = (
         "LogJournal.open",
         """
         self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)
-        await self._open_reader()
         async for letter in scan_transport(self._transport, [self._dead_letters]):
             if letter.record.stage == self._stage.name:
                 self._dead.add(letter.record.source)
         """,
         """
-        await self._open_reader()
         async for letter in scan_transport(self._transport, [self._dead_letters]):
             if letter.record.stage == self._stage.name:
                 self._dead.add(letter.record.source)

@@ -41,12 +41,7 @@ NUM_GROUPS = 2 * NUM_STEPS + 1
 MAX_ROUNDS = 300
 ELSEWHERE = {
     # A stop; a reader that is lost; records that are gone; a log that has failed, which ends the learner.
-    *("LogJournal.close", "LogJournal._read: self._open_reader()", "LogJournal._read: self.seek(self._positions)"),
-    *(
-        "LogJournal._open_reader: self._reader.close()",
-        "LogJournal.poll: self._skip_missing(error)",
-        "LogJournal._skip_missing",
-    ),
+    *("LogJournal.close", "LogJournal.poll: self._skip_missing(error)", "LogJournal._skip_missing"),
     "LogJournal._transact: producer.close()",
 }
 

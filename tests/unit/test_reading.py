@@ -1,15 +1,17 @@
 """Reading into frontiers: spans, gaps, offsets that are gone, silence."""
 
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from gagar.errors import GagarError, UnavailableError
 from gagar.records import RolloutRequest
 from gagar.stream.lanes.frontier import SPAN_LIMIT, Frontier
 from gagar.stream.lanes.reading import LaneReader
-from gagar.stream.limits import Counters, RuntimeLimits
+from gagar.stream.limits import Counters
+from gagar.stream.memory.transport import MemoryLog, MemoryTransport
+from gagar.stream.readers.watched import WatchedReader
 from gagar.stream.spec import Kept, Topic
 from gagar.stream.transport import OutOfRangeError, Partition, RawRecord
 
@@ -54,18 +56,30 @@ class FakeReader:
     async def close(self) -> None: ...
 
 
+class FakeTransport(MemoryTransport):
+    """Its readers are one and the same."""
+
+    def __init__(self, reader: FakeReader) -> None:
+        super().__init__(MemoryLog([]))
+        self.reader = reader
+
+    async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> Any:
+        return self.reader
+
+
 async def start(
     fake: FakeReader,
     frontier: Frontier | None = None,
     *,
     kept: Kept = "by time",
     counters: Counters | None = None,
-    **limits: Any,
+    stall_s: float = 45.0,
 ) -> tuple[LaneReader, Frontier]:
     topic = Topic(name=AT.topic, record=RolloutRequest, kept=kept)
-    reader = LaneReader("lane", fake, [topic], msgspec.structs.replace(RuntimeLimits(), **limits), counters or Counters())
     frontier = frontier or Frontier()
-    await reader.start(AT, frontier)
+    watched = WatchedReader("lane", FakeTransport(fake), [AT], stall_s)
+    reader = LaneReader("lane", watched, [topic], {AT: frontier}, counters or Counters())
+    await reader.start()
     return reader, frontier
 
 
@@ -137,9 +151,9 @@ async def test_an_offset_beyond_the_end_stops_the_stage() -> None:
 
 async def test_a_reader_that_fell_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr("gagar.stream.lanes.reading.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gagar.stream.readers.watched.time.monotonic", lambda: next(clock))
     fake = FakeReader([0])
-    reader, _ = await start(fake, silence_s=25.0)
+    reader, _ = await start(fake, stall_s=25.0)
     await poll(reader, 10)
     await poll(reader, 10)
     await poll(reader, 10)
@@ -149,10 +163,10 @@ async def test_a_reader_that_fell_silent_is_given_up(monkeypatch: pytest.MonkeyP
 
 async def test_an_idle_reader_at_the_end_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr("gagar.stream.lanes.reading.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gagar.stream.readers.watched.time.monotonic", lambda: next(clock))
     fake = FakeReader()
     fake.caught_up = True
-    reader, _ = await start(fake, silence_s=25.0)
+    reader, _ = await start(fake, stall_s=25.0)
     for _ in range(10):
         await poll(reader, 10)
 

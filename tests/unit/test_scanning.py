@@ -6,7 +6,7 @@ import pytest
 
 from gagar.errors import UnavailableError
 from gagar.stream.memory.transport import MemoryReader, MemoryTransport
-from gagar.stream.readers import scans
+from gagar.stream.readers import watched
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.transport import Partition, RawRecord
 from tests.builders import make_request
@@ -40,7 +40,7 @@ async def test_a_scan_whose_reader_dies_in_silence_fails_but_one_that_follows_wa
 ) -> None:
     world = MemoryWorld(num_partitions=1)
     transport = SilentTransport(world.log)
-    monkeypatch.setattr(scans, "time", type("Clock", (), {"monotonic": staticmethod(lambda: transport.clock)}))
+    monkeypatch.setattr(watched, "time", type("Clock", (), {"monotonic": staticmethod(lambda: transport.clock)}))
     await write(world, [make_request()])
     with pytest.raises(expected, match=r"scan of rollout-requests: expected an answer within 45 s, got none|never ends"):
         [delivery async for delivery in scan_transport(transport, [REQUESTS], follow=follow)]

@@ -6,7 +6,8 @@ from gagar.errors import UnavailableError
 from gagar.records import PolicyVersion, Record
 from gagar.stream.memory.transport import MemoryTransport
 from gagar.stream.readers.scans import scan_transport
-from gagar.stream.readers.tables import TableFollower, partitions_of
+from gagar.stream.readers.tables import TableFollower
+from gagar.stream.readers.watched import partitions_of
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition
 from tests.builders import make_version

@@ -20,6 +20,7 @@ from gagar.stream.lanes.reading import LaneReader
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
 from gagar.stream.lanes.work import Work
 from gagar.stream.limits import Counters, DeadLetterLimits, RuntimeLimits
+from gagar.stream.readers.watched import WatchedReader
 from gagar.stream.routing import Router
 from gagar.stream.spec import Stage
 from gagar.stream.together import gathered, together
@@ -143,14 +144,13 @@ class Lane:
         transport = self._context.transport
         self._producer = await transport.start_producer(self._name, self._context.router.outputs)
         committed = await self._membership.committed(self._partitions)
-        reader = await transport.open_reader(self._partitions)
-        self._reader = LaneReader(self._name, reader, self._context.stage.inputs, self._limits, self._context.counters)
         positions = {at: frontier.next for at, frontier in self._frontiers.items()}
         self._frontiers = {at: Frontier.restore(start.offset, start.metadata) for at, start in committed.items()}
         self._committed = {at: start.offset for at, start in committed.items()}
         self._keep_work(positions)
-        for at, frontier in self._frontiers.items():
-            await self._reader.start(at, frontier)
+        reader = WatchedReader(self._name, transport, self._partitions, self._limits.stall_s)
+        self._reader = LaneReader(self._name, reader, self._context.stage.inputs, self._frontiers, self._context.counters)
+        await self._reader.start()
         self._context.counters.takeovers += 1
         log.info("lane taken over lane=%s offsets=%s", self._name, {str(at): f.low for at, f in self._frontiers.items()})
 

@@ -1,20 +1,19 @@
 """Reads the partitions of a lane into its frontiers: skips what is finished, holds back what there is no room for.
 
-In: a transport's reader. Out: records due for work. Reported and counted, never silent: offsets that the log no longer holds.
+In: a watched reader. Out: records due for work. Reported and counted, never silent: offsets that the log no longer holds.
 Of a topic whose records stand for whole groups none may be missing: that ends the stage.
 """
 
 import logging
-import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gagar.errors import GagarError
 from gagar.stream.lanes.frontier import Frontier
-from gagar.stream.limits import Counters, RuntimeLimits
-from gagar.stream.readers.stall_watchdog import Silence, behind
+from gagar.stream.limits import Counters
+from gagar.stream.readers.watched import WatchedReader
 from gagar.stream.spec import Topic
-from gagar.stream.transport import OutOfRangeError, Partition, RawRecord, Reader
+from gagar.stream.transport import OutOfRangeError, Partition, RawRecord
 
 log = logging.getLogger(__name__)
 
@@ -43,32 +42,33 @@ def report_missing(reader: str, topic: Topic, error: OutOfRangeError, num_missin
 class LaneReader:
     """One incarnation of a lane's reading: from a take-over to the next."""
 
-    def __init__(self, lane: str, reader: Reader, topics: Iterable[Topic], limits: RuntimeLimits, counters: Counters) -> None:
+    def __init__(
+        self,
+        lane: str,
+        reader: WatchedReader,
+        topics: Iterable[Topic],
+        frontiers: Mapping[Partition, Frontier],
+        counters: Counters,
+    ) -> None:
         self._lane = lane
         self._reader = reader
         self._topics = {topic.name: topic for topic in topics}
         self._counters = counters
-        self._frontiers: dict[Partition, Frontier] = {}
-        self._held_back: dict[Partition, deque[RawRecord]] = {}
-        self._silence = Silence(lane, limits.silence_s)
+        self._frontiers = frontiers
+        self._held_back: dict[Partition, deque[RawRecord]] = {at: deque() for at in frontiers}
 
-    async def start(self, at: Partition, frontier: Frontier) -> None:
-        """Reading begins after what the frontier knows as delivered."""
-        await self._reader.seek(at, frontier.next)
-        self._frontiers[at] = frontier
-        self._held_back[at] = deque()
+    async def start(self) -> None:
+        """Reading begins after what the frontiers know as delivered."""
+        await self._reader.open({at: frontier.next for at, frontier in self._frontiers.items()})
 
     def lagging(self) -> list[Partition]:
         """Partitions not read up to their ends, but for those whose span has no room."""
-        unread = behind(self._reader, [at for at, held in self._held_back.items() if not held])
-        return [*unread, *(at for at in self._held_back if self._is_due(at))]
+        return [*self._reader.behind(), *(at for at in self._held_back if self._is_due(at))]
 
     async def fill(self, wait_s: float, max_records: int) -> bool:
         """Whether records are due, after at most `wait_s`. They stay here until `due` is asked for them."""
         if not any(self._is_due(at) for at in self._held_back):
-            started = time.monotonic()
-            num_records = await self._fetch(wait_s, max_records)
-            self._silence.note(time.monotonic() - started, is_behind=bool(self.lagging()), num_records=num_records)
+            await self._fetch(wait_s, max_records)
         return any(self._is_due(at) for at in self._held_back)
 
     def due(self, max_records: int) -> list[RawRecord]:
@@ -81,20 +81,19 @@ class LaneReader:
     async def close(self) -> None:
         await self._reader.close()
 
-    async def _fetch(self, wait_s: float, max_records: int) -> int:
+    async def _fetch(self, wait_s: float, max_records: int) -> None:
         try:
             records = await self._reader.poll(wait_s, max_records)
         except OutOfRangeError as error:
-            await self._skip_missing(error)
-            return 0
+            return await self._skip_missing(error)
         for raw in records:
             self._held_back[raw.at].append(raw)
         for at, frontier in self._frontiers.items():
             if not self._held_back[at]:
-                frontier.advance(self._reader.position(at))
+                frontier.advance(self._reader.positions[at] or 0)
             elif not self._is_due(at):
                 self._reader.pause(at)
-        return len(records)
+        return None
 
     def _is_due(self, at: Partition) -> bool:
         held = self._held_back[at]
@@ -112,7 +111,7 @@ class LaneReader:
         if held:
             self._reader.pause(at)
         else:
-            frontier.advance(self._reader.position(at))
+            frontier.advance(self._reader.positions[at] or 0)
             self._reader.resume(at)
 
     async def _skip_missing(self, error: OutOfRangeError) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import TypeVar
@@ -10,9 +11,9 @@ import msgspec
 
 from gagar.errors import BadRecordError, UnavailableError
 from gagar.records import LogRef, decode
-from gagar.stream.readers.tables import partitions_of
+from gagar.stream.readers.watched import WatchedReader, partitions_of
 from gagar.stream.spec import Topic
-from gagar.stream.transport import OutOfRangeError, Partition, RawRecord, Reader, Transport
+from gagar.stream.transport import OutOfRangeError, Partition, RawRecord, Transport
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,8 @@ class LogReferences:
         self._transport = transport
         self._topics = topics
         self._owns_transport = owns_transport
-        self._reader: Reader | None = None
-        self._known: frozenset[Partition] = frozenset()
+        self._known: list[Partition] = []
+        self._reader: WatchedReader | None = None
         self._turn = asyncio.Lock()
 
     async def open(self) -> None:
@@ -61,28 +62,27 @@ class LogReferences:
 
     async def _read_or_reopen(self, ref: LogRef) -> RawRecord:
         """A reader that failed once may be a stale one."""
+        reader = await self._opened()
         try:
-            return await self._read_one(ref)
+            return await self._read_one(reader, ref)
         except UnavailableError as error:
             log.warning("reference read again record=%s error=%s", ref, error)
-            reader, self._reader = self._reader, None
-            if reader is not None:
-                await reader.close()
-            return await self._read_one(ref)
+            await reader.close()
+            return await self._read_one(reader, ref)
 
-    async def _read_one(self, ref: LogRef) -> RawRecord:
-        reader, at = await self._opened(), Partition(ref.topic, ref.partition)
+    async def _read_one(self, reader: WatchedReader, ref: LogRef) -> RawRecord:
+        at = Partition(ref.topic, ref.partition)
         if at not in self._known:
             raise BadRecordError(f"{ref}: expected a partition of {[topic.name for topic in self._topics]}, got none such")
         try:
-            await reader.seek(at, ref.offset)
+            await reader.open({at: ref.offset})
             reader.resume(at)
             records = await _polled(reader, at, ref.offset)
         except OutOfRangeError as error:
             raise BadRecordError(f"{ref}: expected a record, got none: the log begins at {error.earliest}") from error
         finally:
             reader.pause(at)
-        if not records and reader.position(at) > ref.offset:
+        if not records and _position(reader, at) > ref.offset:
             raise BadRecordError(f"{ref}: expected a record, got none there, nor any after it")
         if not records:
             raise UnavailableError(f"{ref}: expected the record within {READ_TIMEOUT_S:g} s, got none")
@@ -90,21 +90,22 @@ class LogReferences:
             raise BadRecordError(f"{ref}: expected a record, got none there; the next is at {records[0].offset}")
         return records[0]
 
-    async def _opened(self) -> Reader:
+    async def _opened(self) -> WatchedReader:
         if self._reader is None:
-            partitions = await partitions_of(self._transport, self._topics)
-            self._known = frozenset(partitions)
-            self._reader = reader = await self._transport.open_reader(partitions, is_single=True)
-            for at in partitions:
-                reader.pause(at)
+            self._known = await partitions_of(self._transport, self._topics)
+            self._reader = WatchedReader("references", self._transport, self._known, math.inf, is_single=True)
         return self._reader
 
 
-async def _polled(reader: Reader, at: Partition, offset: int) -> list[RawRecord]:
+def _position(reader: WatchedReader, at: Partition) -> int:
+    return reader.positions[at] or 0
+
+
+async def _polled(reader: WatchedReader, at: Partition, offset: int) -> list[RawRecord]:
     """What comes next, within `READ_TIMEOUT_S`; none at once if there was nothing to deliver at `offset`, as a marker."""
     records: list[RawRecord] = []
     deadline = time.monotonic() + READ_TIMEOUT_S
-    while not records and reader.position(at) <= offset and time.monotonic() < deadline:
+    while not records and _position(reader, at) <= offset and time.monotonic() < deadline:
         records = await reader.poll(min(POLL_S, READ_TIMEOUT_S), BATCH_RECORDS)
     return records
 
