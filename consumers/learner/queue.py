@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from consumers.learner.plan import oldest_version, trainable
 from gagar.records import DropReason, GroupAdvantages, LogRef
 from gagar.stream.handlers import Delivery
+from gagar.stream.lanes.frontier import Frontier
 
 
 class Waiting(NamedTuple):
@@ -31,43 +32,36 @@ class Dropped(NamedTuple):
     reason: DropReason
 
 
-class Progress:
-    """What is finished of the input, by partition."""
+class FinishedOffsets:
+    """What is finished of the input: a frontier for each partition. It lives in checkpoints, so its span needs no bound."""
 
     def __init__(self, positions: Mapping[int, int], finished: Mapping[int, Sequence[int]]) -> None:
-        self._next = dict(positions)
-        self._open: dict[int, set[int]] = {}
-        self._finished = {partition: set(offsets) for partition, offsets in finished.items()}
+        self._frontiers = {
+            partition: Frontier(low, finished.get(partition, ()), is_bounded=False) for partition, low in positions.items()
+        }
 
-    def is_finished(self, ref: LogRef) -> bool:
-        return ref.offset in self._finished.get(ref.partition, ())
-
-    def read(self, ref: LogRef) -> None:
-        """The record at `ref` has been read; it is unfinished unless it was finished already."""
-        self._next[ref.partition] = max(self._next.get(ref.partition, 0), ref.offset + 1)
-        if not self.is_finished(ref):
-            self._open.setdefault(ref.partition, set()).add(ref.offset)
+    def read(self, ref: LogRef) -> bool:
+        """The record at `ref` has been read; whether it is unfinished."""
+        return self._frontiers.setdefault(ref.partition, Frontier(is_bounded=False)).deliver(ref.offset)
 
     def finish(self, ref: LogRef) -> None:
-        self._open[ref.partition].discard(ref.offset)
-        self._finished.setdefault(ref.partition, set()).add(ref.offset)
+        """The group of the record at `ref` has ended."""
+        self._frontiers[ref.partition].finish([ref.offset])
 
     def positions(self) -> dict[int, int]:
         """The low watermarks."""
-        return {partition: min(self._open.get(partition) or {after}) for partition, after in self._next.items()}
+        return {partition: frontier.low for partition, frontier in self._frontiers.items()}
 
     def finished(self) -> dict[int, list[int]]:
-        """Finished offsets from the low watermarks on; those below are forgotten."""
-        low = self.positions()
-        for partition, offsets in self._finished.items():
-            self._finished[partition] = {offset for offset in offsets if offset >= low.get(partition, 0)}
-        return {partition: sorted(offsets) for partition, offsets in self._finished.items() if offsets}
+        """Finished offsets beyond the low watermarks."""
+        found = {partition: frontier.finished_beyond() for partition, frontier in self._frontiers.items()}
+        return {partition: offsets for partition, offsets in found.items() if offsets}
 
 
 class GroupQueue:
     """Waiting groups. `replay`: group_id -> step, of the abandoned future."""
 
-    def __init__(self, progress: Progress, replay: Mapping[str, int] | None = None) -> None:
+    def __init__(self, progress: FinishedOffsets, replay: Mapping[str, int] | None = None) -> None:
         self.progress = progress
         self._replay = dict(replay or {})
         self._missing = set(self._replay)
@@ -76,9 +70,8 @@ class GroupQueue:
     def add(self, deliveries: Sequence[Delivery[Any]]) -> None:
         """Takes what was read; what is finished already is passed over."""
         for delivery in deliveries:
-            self.progress.read(delivery.ref)
             self._missing.discard(delivery.record.group_id)
-            if not self.progress.is_finished(delivery.ref):
+            if self.progress.read(delivery.ref):
                 self._waiting.append(Waiting(delivery.ref, delivery.at, delivery.record))
         if deliveries:
             self._waiting.sort(key=self._order)

@@ -21,7 +21,7 @@ from consumers.learner.facts import identify, replay_steps
 from consumers.learner.loading import TokenLoader
 from consumers.learner.plan import Directive, LoadReport
 from consumers.learner.publishing import Places, Publisher, new_run_id
-from consumers.learner.queue import GroupQueue, Progress
+from consumers.learner.queue import FinishedOffsets, GroupQueue
 from consumers.learner.stage import Config, Settings
 from gagar.config import Run
 from gagar.errors import ConfigError, GagarError
@@ -265,7 +265,7 @@ def _coordinator(
         keep_checkpoints=config.keep_checkpoints,
         max_non_finite=config.max_non_finite,
     )
-    queue = GroupQueue(Progress(base.positions, base.finished), replay)
+    queue = GroupQueue(FinishedOffsets(base.positions, base.finished), replay)
     publisher = Publisher(places, model, identity, config.keep_policies)
     return Coordinator(limits, base, identity, queue, client, places, publisher, stop.is_set)
 

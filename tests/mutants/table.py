@@ -206,8 +206,8 @@ MUTANTS = (
     Mutant(
         "a learner passes over what is finished in its checkpoint",
         "rank._coordinator",
-        "Progress(base.positions, base.finished)",
-        "Progress(base.positions, {})",
+        "FinishedOffsets(base.positions, base.finished)",
+        "FinishedOffsets(base.positions, {})",
     ),
     Mutant(
         "a learner's new run names the one that it continues",

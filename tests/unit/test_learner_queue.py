@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from consumers.learner.facts import batch_metrics, dropped, finite, identify, replay_steps, trained
 from consumers.learner.plan import oldest_version, trainable
-from consumers.learner.queue import Dropped, GroupQueue, Progress, Waiting
+from consumers.learner.queue import Dropped, FinishedOffsets, GroupQueue, Waiting
 from gagar.errors import ConfigError
 from gagar.records import AttemptFacts, GroupAdvantages, LineageEntry, LogRef, MemberAdvantage, PolicyVersion
 from gagar.stream.handlers import Delivery
@@ -58,7 +58,7 @@ def names(queue: GroupQueue, version: int = 0, max_staleness: int = 9) -> list[s
 
 
 def make_queue(**replay: int) -> GroupQueue:
-    return GroupQueue(Progress({}, {}), replay)
+    return GroupQueue(FinishedOffsets({}, {}), replay)
 
 
 def test_the_oldest_policy_comes_first_then_broker_time_then_the_place_in_the_log() -> None:
@@ -72,7 +72,7 @@ def test_the_oldest_policy_comes_first_then_broker_time_then_the_place_in_the_lo
 def test_the_order_of_arrival_does_not_matter(order: list[int]) -> None:
     queue = make_queue()
     for number in order:
-        queue.add([make_delivery(make_group(f"g{number}", [number % 2]), number, at=float(number // 2))])
+        queue.add([make_delivery(make_group(f"g{number}", [number % 2]), 0, partition=number, at=float(number // 2))])
     assert names(queue) == ["g0", "g2", "g4", "g1", "g3", "g5"]
 
 
@@ -111,13 +111,13 @@ def test_the_oldest_token_decides_and_members_without_tokens_do_not_count() -> N
 
 
 def test_the_low_watermark_stays_at_the_first_unfinished_offset() -> None:
-    progress = Progress({}, {})
+    progress = FinishedOffsets({}, {})
     refs = [LogRef(topic="advantages", partition=3, offset=offset) for offset in (5, 6, 9)]
     for ref in refs:
         progress.read(ref)
     assert progress.positions() == {3: 5}
     progress.finish(refs[1])
-    assert (progress.positions(), progress.finished()) == ({3: 5}, {3: [6]})
+    assert (progress.positions(), progress.finished()) == ({3: 5}, {3: [6, 7, 8]})
     progress.finish(refs[0])
     assert (progress.positions(), progress.finished()) == ({3: 9}, {})
     progress.finish(refs[2])
@@ -126,19 +126,16 @@ def test_the_low_watermark_stays_at_the_first_unfinished_offset() -> None:
 
 @given(st.lists(st.integers(0, 1), max_size=30), st.data())
 def test_a_restart_reads_every_unfinished_offset_and_no_finished_one(partitions: list[int], data: st.DataObject) -> None:
-    progress = Progress({}, {})
+    progress = FinishedOffsets({}, {})
     refs = [LogRef(topic="advantages", partition=partition, offset=offset) for offset, partition in enumerate(partitions)]
     for ref in refs:
         progress.read(ref)
     done = data.draw(st.sets(st.sampled_from(refs))) if refs else set()
     for ref in sorted(done):
         progress.finish(ref)
-    later = Progress(progress.positions(), progress.finished())
-    again = [ref for ref in refs if ref.offset >= progress.positions()[ref.partition] and not later.is_finished(ref)]
+    later = FinishedOffsets(progress.positions(), progress.finished())
+    again = [ref for ref in refs if ref.offset >= progress.positions()[ref.partition] and later.read(ref)]
     assert set(again) == set(refs) - done
-    for ref in refs:
-        if ref.offset >= progress.positions()[ref.partition]:
-            later.read(ref)
     assert later.positions() == progress.positions()
 
 

@@ -28,9 +28,11 @@ PREFIX = "g1:"
 class Frontier:
     """See the module. A new one begins at `low` with nothing delivered."""
 
-    def __init__(self, low: int = 0, finished: Iterable[int] = (), note: bytes = b"") -> None:
+    def __init__(self, low: int = 0, finished: Iterable[int] = (), note: bytes = b"", *, is_bounded: bool = True) -> None:
+        """`is_bounded`: its span has a limit, so that its snapshot fits into the metadata of an offset."""
         self.note = note
         """A few bytes that are committed with the offset: a source's cursor."""
+        self._is_bounded = is_bounded
         self._next = low
         self._pending: set[int] = set()
         self._order: deque[int] = deque()
@@ -51,7 +53,7 @@ class Frontier:
 
     def has_room(self, offset: int) -> bool:
         """Whether `offset` can be delivered now without the span growing past its limit."""
-        return not self._pending or offset - self.low < SPAN_LIMIT
+        return not self._pending or not self._is_bounded or offset - self.low < SPAN_LIMIT
 
     def deliver(self, offset: int) -> bool:
         """Takes the next offset that was read; False if it was finished before a restart. Offsets left out are gaps."""
@@ -68,7 +70,7 @@ class Frontier:
 
     def advance(self, position: int) -> None:
         """Everything unread below `position` is a gap: the reader has passed it. As far as the span has room."""
-        if self._pending:
+        if self._pending and self._is_bounded:
             position = min(position, self.low + SPAN_LIMIT)
         if position > self._next:
             self._restored.difference_update(range(self._next, min(position, self._restored_end)))
@@ -82,6 +84,10 @@ class Frontier:
     def is_finished(self, offset: int) -> bool:
         """Whether no delivery of `offset` is due any more."""
         return offset not in self._pending if offset < self._next else offset in self._restored
+
+    def finished_beyond(self) -> list[int]:
+        """Offsets beyond the low watermark of which no delivery is due."""
+        return [offset for offset in range(self.low, max(self._next, self._restored_end)) if self.is_finished(offset)]
 
     def snapshot(self, finishing: Collection[int] = ()) -> tuple[int, str]:
         """What to commit, offset and metadata, as if `finishing` were finished."""
