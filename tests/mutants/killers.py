@@ -11,6 +11,7 @@ UNIT = (
     "frontier",
     "units",
     "reading",
+    "watched",
     "budget",
     "reducing",
     "grouping",

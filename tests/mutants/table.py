@@ -173,8 +173,22 @@ MUTANTS = (
     Mutant(
         "records that wait for their turn hold time back",
         "LaneReader.lagging",
-        "[*unread, *(at for at in self._held_back if self._is_due(at))]",
-        "unread",
+        "[*self._reader.behind(), *(at for at in self._held_back if self._is_due(at))]",
+        "self._reader.behind()",
+    ),
+    Mutant(
+        "a reader that stalls is given up",
+        "WatchedReader._watch",
+        "self._stalled_s > self._stall_s",
+        "False",
+        "test_a_reader_that_stalls_is_given_up_and_one_at_the_end_is_not",
+    ),
+    Mutant(
+        "a reader that failed is opened anew",
+        "WatchedReader.poll",
+        "await self.close()",
+        "pass",
+        "test_a_reader_that_failed_is_opened_anew_at_its_positions_with_its_pauses",
     ),
     Mutant(
         "a turn to take work ends, whatever others hold",
