@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from gagar.cli.saved_run import reading_options
+from gagar.cli.saved_run import name_another, reading_options
 from gagar.config import Run
 from gagar.errors import ConfigError
 
@@ -107,9 +107,7 @@ def _ranges(servers: str, run: Run) -> "Ranges":
     with Admin(servers) as admin:
         found = admin.describe([run.topic(topic.name) for topic in topics.TOPICS])
         if len(found) < len(topics.TOPICS):
-            raise ConfigError(
-                f"run.name: expected a run with topics, got {run.run.name!r} without; name one with --set run.name=NAME"
-            )
+            raise ConfigError(f"run.name: expected a run with topics, got {run.run.name!r} without; {name_another(run)}")
         for topic in reversed(_upstream_first()):
             name = run.topic(topic.name)
             asked = {name: found[name].num_partitions}

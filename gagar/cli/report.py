@@ -14,7 +14,7 @@ from typing import Any, cast
 import click
 import msgspec
 
-from gagar.cli.saved_run import reading_options
+from gagar.cli.saved_run import name_another, reading_options
 from gagar.config import SHARED, Run
 from gagar.errors import ConfigError
 from gagar.records import LogRef, Trajectory, Verdict
@@ -52,7 +52,7 @@ async def make_report(run: Run) -> Summary:
     history = await read_history(scan_of(run, bootstrap_servers(run)))
     snapshot = history.snapshot
     if not snapshot.records:
-        raise ConfigError(f"run.name: expected a run with records, got {run.run.name!r}; name one with --set run.name=NAME")
+        raise ConfigError(f"run.name: expected a run with records, got {run.run.name!r}; {name_another(run)}")
     audit = await run_audit(run, is_in_flight_allowed=True)
     summary = summarize(snapshot, run.run.name, audit_text(audit.findings), snapshot.last_at - snapshot.first_at)
     page = await asyncio.to_thread(write_run_report, run, history, summary)

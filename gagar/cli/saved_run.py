@@ -24,6 +24,8 @@ from gagar.errors import ConfigError
 T = TypeVar("T")
 
 FILE = "run.toml"
+MAX_NAMES = 8
+"""Runs that a message names."""
 
 
 def reading_options(command: Callable[..., T]) -> Callable[..., T]:
@@ -46,11 +48,11 @@ def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool)
     differs from what is given. Raises ConfigError."""
     given = open_run(run_path, overrides)
     is_named = is_file_given or any(override.partition("=")[0].strip() == "run.name" for override in overrides)
-    if not is_named and (newest := newest_run(given.dir)):
-        overrides = (*overrides, f"run.name={newest}")
+    if not is_named and (names := run_names(given.dir)):
+        overrides = (*overrides, f"run.name={names[-1]}")
         given = open_run(run_path, overrides)
         where = given.directory.parent
-        click.echo(f"run {newest}: the newest in {where}; name another one with --set run.name=NAME", err=True)
+        click.echo(f"run {names[-1]}: the newest in {where}; name another one with --set run.name=NAME", err=True)
     saved = saved_run(given)
     if saved is None:
         return given
@@ -117,10 +119,16 @@ def saved_run(run: Run) -> Run | None:
     return replace(saved, run=replace(saved.run, dir=str(run.dir)), kafka=replace(saved.kafka, bootstrap_servers=servers))
 
 
-def newest_run(directory: Path) -> str:
-    """The name of the run that was started last in a `run.dir`; empty if there is none."""
+def run_names(directory: Path) -> list[str]:
+    """The names of the runs that were started in a `run.dir`, the one that started last at the end."""
     files = sorted(directory.glob(f"runs/*/{FILE}"), key=lambda path: path.stat().st_mtime_ns)
-    return files[-1].parent.name if files else ""
+    return [path.parent.name for path in files]
+
+
+def name_another(run: Run) -> str:
+    """The end of a message about a run that is not there. Example: `name one with --set run.name=NAME, of nano-1, nano-2`."""
+    names = ", ".join(run_names(run.dir)[-MAX_NAMES:])
+    return f"name one with --set run.name=NAME{f', of {names}' if names else ''}"
 
 
 def differences(before: Run, now: Run) -> list[str]:

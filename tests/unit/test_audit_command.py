@@ -44,7 +44,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, records: list[Any], *arguments: str)
         return make_report(records)
 
     monkeypatch.setattr(command, "run_audit", run_audit)
-    monkeypatch.setattr("gagar.cli.saved_run.newest_run", lambda directory: "")
+    monkeypatch.setattr("gagar.cli.saved_run.run_names", lambda directory: [])
     monkeypatch.setattr("gagar.cli.saved_run.cluster_to_read", lambda run: nullcontext())
     return CliRunner().invoke(command.audit, list(arguments)), asked
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from gagar.broker import local
 from gagar.cli import saved_run
 from gagar.cli.run_file import check_run, open_run
-from gagar.cli.saved_run import cluster_to_read, differences, newest_run, reading_options, run_to_read, save_run
+from gagar.cli.saved_run import cluster_to_read, differences, name_another, reading_options, run_to_read, save_run
 from gagar.config import Run, load_run
 from gagar.errors import ConfigError
 from tests.runs import write_run
@@ -102,6 +102,7 @@ def test_the_newest_run_is_read_unless_one_is_named(
     for number, (other, num_steps) in enumerate((("test", 3), ("old", 4), ("new", 5)), start=1):
         started(path, f"run.name={other}", f"training.num_steps={num_steps}", at=number)
     run = run_to_read(str(path), overrides, is_file_given=is_file_given)
+    assert name_another(run) == "name one with --set run.name=NAME, of test, old, new"
     assert (run.run.name, run.training.num_steps) == (name, {"test": 3, "old": 4, "new": 5}[name])
     told = capsys.readouterr().err
     assert ("run new: the newest in" in told) == (not is_file_given and "run.name=old" not in overrides)
@@ -117,8 +118,8 @@ def test_a_directory_that_takes_no_file_is_told(tmp_path: Path) -> None:
 
 def test_a_run_of_which_nothing_is_saved_is_read_as_it_is_given(tmp_path: Path) -> None:
     path = write_run(tmp_path)
-    assert newest_run(tmp_path / ".gagar") == ""
     run = open_run(str(path), ("run.name=x",))
+    assert name_another(run) == "name one with --set run.name=NAME"
     assert run_to_read(str(path), ("run.name=x",), is_file_given=False) == run
 
 
