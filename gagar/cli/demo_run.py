@@ -1,13 +1,12 @@
-"""What `gagar demo` does: broker, topics, stages, the watch, a clean stop, the audit, the report, the last line.
+"""What is `gagar demo`'s own: the screen of a running pipeline, then the audit, the report, the last line.
 
-In: a run file and overrides. Out: an exit code; stdout ends with the summary as JSON. A broker that ran before goes on running.
+In: overrides of the packaged run file. Out: an exit code; stdout ends with the summary as JSON.
 """
 
 import asyncio
 import logging
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,8 @@ import msgspec
 from gagar.cli.report import History, read_history, scan_of, topics_read, write_run_report
 from gagar.cli.run_file import DEFAULT_RUN, check_dir, check_run, open_run
 from gagar.config import Run
-from gagar.processes.shutdown import EXIT_INTERRUPTED, interruption
+from gagar.processes.log_tail import last_words
+from gagar.processes.shutdown import EXIT_INTERRUPTED
 from gagar.report.summary import Summary, summarize, summary_rows
 from gagar.report.watch import Ending, Plan, Watch, resident_bytes
 
@@ -29,26 +29,25 @@ if TYPE_CHECKING:
     from gagar.stream.kafka.admin import Admin
 
 EXIT_STALLED = 1
-LAST_BYTES = 4096
-"""How much of a log's end is looked at."""
+SUPERVISION = ("gagar.processes", "gagar.broker")
+"""Loggers of what starts stages and broker again."""
 
 
 def run_demo(overrides: tuple[str, ...]) -> int:
-    """The whole demo; raises GagarError if it cannot start."""
+    """The whole demo; raises GagarError if it cannot start or go on."""
     from rich.console import Console
 
-    from gagar.broker.local import cluster_of
+    from gagar.cli.pipeline import run_pipeline
+    from gagar.cli.stage_processes import stage_processes
 
     run = open_run(DEFAULT_RUN, overrides)
     check_run(run)
     check_dir(run)
-    console = Console(highlight=False)
-    with cluster_of(run) as servers:
-        directory = run.directory
-        directory.mkdir(parents=True, exist_ok=True)
-        with logged_to(directory / "demo.log"):
-            arguments = ("--run", DEFAULT_RUN, *(f"--set={override}" for override in overrides))
-            return asyncio.run(Demo(run, servers, console, arguments).run_to_end())
+    arguments = ("--run", DEFAULT_RUN, *(f"--set={override}" for override in overrides))
+    specs = stage_processes(arguments, {}, run.kafka.num_partitions)
+    view = DemoView(run, Console(highlight=False))
+    with logged_to(run.directory / "demo.log", view.tell):
+        return run_pipeline(run, specs, view)
 
 
 def memory_of(run: Run) -> int:
@@ -60,13 +59,15 @@ def memory_of(run: Run) -> int:
 
 
 @contextmanager
-def logged_to(path: Path) -> Iterator[None]:
-    """This process logs into a file meanwhile: a line on the screen would break the picture."""
+def logged_to(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """This process logs into a file meanwhile, since a line on the screen would break the picture; `tell` is called with what
+    its supervision of stages and broker warns of."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
     before = root.handlers[:]
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = QuietFileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler, TroubleHandler(tell)]
     try:
         yield
     finally:
@@ -74,100 +75,110 @@ def logged_to(path: Path) -> Iterator[None]:
         handler.close()
 
 
-class Demo:
-    """One demo, from topics to the last line."""
+class QuietFileHandler(logging.FileHandler):
+    """A log that cannot be written, on a disk that is full, says nothing of that: the run ends on it elsewhere."""
 
-    def __init__(self, run: Run, servers: str, console: "Console", argv_tail: tuple[str, ...]) -> None:
-        self._run = run
-        self._servers = servers
-        self._console = console
-        self._argv_tail = argv_tail
-        self._directory = run.directory
+    def handleError(self, record: logging.LogRecord) -> None: ...
 
-    async def run_to_end(self) -> int:
-        """Starts, watches, stops, audits, reports; returns the exit code."""
-        from gagar.broker.watch import cluster_watch
-        from gagar.cli.stage_processes import stage_processes
-        from gagar.cli.topics import apply_topology
-        from gagar.processes.supervisor import Supervisor
-        from gagar.stream.kafka.admin import Admin
 
-        interrupted = interruption()
-        await asyncio.to_thread(apply_topology, self._run)
-        specs = stage_processes(self._argv_tail, {}, self._run.kafka.num_partitions)
-        supervisor = Supervisor(specs, self._directory, cluster_watch(self._run))
-        with Admin(self._servers) as admin:
-            watch = self._watch(admin)
-            try:
-                await supervisor.start()
-                ending = await self._follow(watch, supervisor, interrupted)
-                states = supervisor.states()
-            finally:
-                self._console.print("stopping the stages ...", style="dim")
-                await supervisor.stop()
-        self._explain(ending, states, watch)
-        return await self._conclude(ending, watch)
+class TroubleHandler(logging.Handler):
+    """Hands on what the supervision of stages and broker warns of, once for each change."""
 
-    def _watch(self, admin: "Admin") -> Watch:
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+        self._last = ""
+        self.addFilter(lambda record: record.name.startswith(SUPERVISION))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text != self._last:
+            self._last = text
+            self._tell(text)
+
+
+class DemoView:
+    """The screen, then audit, report and the last line."""
+
+    on_line = None
+
+    def __init__(self, run: Run, console: "Console") -> None:
         from topology.stages import STAGES
 
-        def lags() -> dict[str, int]:
-            return {stage.name: sum(admin.lags(self._run.run.name, stage).values()) for stage in STAGES if stage.inputs}
-
+        self._run = run
+        self._console = console
+        self._directory = run.directory
+        self._ending: Ending = "interrupted"
         plan = Plan(
-            run_name=self._run.run.name,
-            num_steps=self._run.training.num_steps,
+            run_name=run.run.name,
+            num_steps=run.training.num_steps,
             stages=STAGES,
-            log_dir=shown_path(self._directory / "logs"),
+            log_dir=shown_path(run.directory / "logs"),
         )
-        return Watch(plan, lags, lambda: memory_of(self._run))
+        self._watch = Watch(plan, self._lags, lambda: memory_of(run))
+        self._admin: Admin | None = None
 
-    async def _follow(self, watch: Watch, supervisor: "Supervisor", interrupted: asyncio.Event) -> Ending:
+    def tell(self, text: str) -> None:
+        """Shows what went wrong: on the screen, and as a line on stderr."""
+        self._watch.trouble = text
+        with suppress(OSError):
+            click.echo(text, err=True)
+
+    async def follow(self, servers: str, supervisor: "Supervisor", interrupted: asyncio.Event) -> None:
+        """Draws the moment until the run has ended, is interrupted, or nothing moves any more."""
         from gagar.report.display import display_on
+        from gagar.stream.kafka.admin import Admin
 
-        deliveries = scan_of(self._run, self._servers, follow=True)(topics_read(with_transcripts=True))
-        with display_on(self._console) as display:
-            return await watch.until_end(supervisor, deliveries, display, interrupted)
+        deliveries = scan_of(self._run, servers, follow=True)(topics_read(with_transcripts=True))
+        with Admin(servers) as self._admin, display_on(self._console) as display:
+            self._ending = await self._watch.until_end(supervisor, deliveries, display, interrupted)
 
-    def _explain(self, ending: Ending, states: "Sequence[ProcessState]", watch: Watch) -> None:
+    def _lags(self) -> dict[str, int]:
+        from topology.stages import STAGES
+
+        assert self._admin is not None
+        name = self._run.run.name
+        return {stage.name: sum(self._admin.lags(name, stage).values()) for stage in STAGES if stage.inputs}
+
+    async def conclude(self, servers: str, states: "Sequence[ProcessState]") -> int:
+        """Audit, report, table, last line."""
+        from gagar.cli.audit import run_audit
+        from gagar.cli.report import audit_text
+
+        self._explain(states)
+        history = await read_history(scan_of(self._run, servers))
+        audit = await run_audit(self._run, is_in_flight_allowed=self._ending != "planned")
+        summary = summarize(history.snapshot, self._run.run.name, audit_text(audit.findings), seconds=self._watch.elapsed_s())
+        summary = msgspec.structs.replace(summary, peak_memory_bytes=self._watch.peak_memory_bytes)
+        try:
+            page = await asyncio.to_thread(write_run_report, self._run, history, summary)
+        except OSError as error:
+            click.echo(f"error: report: expected to be written, got {error}", err=True)
+        else:
+            summary = msgspec.structs.replace(summary, report=str(page))
+        self._print(summary, history)
+        return exit_code(self._ending, self._watch.code, is_clean=audit.is_clean)
+
+    def _explain(self, states: "Sequence[ProcessState]") -> None:
         """Why there is no planned end, on stderr."""
         name, logs = self._run.run.name, self._directory / "logs"
-        if ending == "failed":
+        if self._ending == "failed":
             down = [state for state in states if state.pid is None and state.exit_code]
             names = ", ".join(f"{state.name} ({state.exit_code})" for state in down) or "a stage"
             click.echo(f"error: {name}: expected the planned end, got the end of {names}; see the logs in {logs}", err=True)
             for state in down:
                 click.echo(f"{state.name}: {last_words(logs / f'{state.name}.log')}", err=True)
-        elif ending == "stalled":
+        elif self._ending == "stalled":
             restarts = ", ".join(f"{state.name} {state.restarts}" for state in states if state.restarts) or "none"
-            what = f"no record on any topic for {watch.idle_s():.0f} s (restarts: {restarts})"
+            what = f"no record on any topic for {self._watch.idle_s():.0f} s (restarts: {restarts})"
             click.echo(f"error: {name}: expected progress, got {what}; see the logs in {logs}", err=True)
-
-    async def _conclude(self, ending: Ending, watch: Watch) -> int:
-        """Audit, report, table, last line."""
-        from gagar.cli.audit import run_audit
-        from gagar.cli.report import audit_text
-
-        history = await read_history(scan_of(self._run, self._servers))
-        report = await run_audit(self._run, is_in_flight_allowed=ending != "planned")
-        summary = summarize(
-            history.snapshot,
-            self._run.run.name,
-            audit_text(report.findings),
-            seconds=watch.elapsed_s(),
-        )
-        summary = msgspec.structs.replace(summary, peak_memory_bytes=watch.peak_memory_bytes)
-        page = await asyncio.to_thread(write_run_report, self._run, history, summary)
-        summary = msgspec.structs.replace(summary, report=str(page))
-        self._print(summary, history)
-        return exit_code(ending, watch.code, is_clean=report.is_clean)
 
     def _print(self, summary: Summary, history: History) -> None:
         rows = [*summary_rows(summary, history.snapshot.rounds), ("report", summary.report)]
         width = max(len(label) for label, _ in rows)
         for label, value in rows:
             self._console.print(f"{label:<{width}}  {value}", soft_wrap=True, markup=False)
-        print_last_line(summary)
+        click.echo(msgspec.json.encode(summary).decode())
 
 
 def exit_code(ending: Ending, stages_code: int, *, is_clean: bool) -> int:
@@ -176,23 +187,6 @@ def exit_code(ending: Ending, stages_code: int, *, is_clean: bool) -> int:
     return codes.get(ending, 0 if is_clean else 1)
 
 
-def last_words(log_file: Path) -> str:
-    """The last line of a log that says something; bounded."""
-    try:
-        with log_file.open("rb") as file:
-            file.seek(max(0, log_file.stat().st_size - LAST_BYTES))
-            lines = file.read().decode("utf-8", "replace").split("\n")
-    except OSError as error:
-        return f"no log: {error.strerror}"
-    return next((line for line in reversed(lines) if line.strip()), "nothing logged")
-
-
 def shown_path(path: Path) -> str:
     """The path as short as it can be written."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def print_last_line(summary: Summary) -> None:
-    """The summary as one JSON object, nothing after it."""
-    sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
-    sys.stdout.flush()

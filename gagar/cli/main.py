@@ -1,15 +1,22 @@
-"""The command `gagar`: a table of subcommands, each imported when it is called; the edge where our errors become exit code 2.
+"""The command `gagar`: a table of subcommands, each imported when it is called; the edge where errors become exit codes.
 
 `--help` shows a line for each command without importing any.
 """
 
 import importlib
+import io
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from gagar.errors import GagarError
+from gagar.errors import EXIT_MACHINE, ConfigError, GagarError, MachineError
+from gagar.processes.shutdown import EXIT_INTERRUPTED
+from gagar.processes.storage import lack_of
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("gagar.cli.audit:audit", "Prove from the topics that no group is lost or doubled and that every law holds."),
@@ -22,6 +29,36 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("gagar.cli.up:up", "Run the whole pipeline on this machine."),
 }
 """Name -> (module:attribute, what it does)."""
+
+
+class OutputError(GagarError):
+    """Nobody reads stdout any more."""
+
+    exit_code = 1
+
+
+class Output(io.TextIOWrapper):
+    """Stdout whose errors are ours, so that they are told from those of other files; after one it leads nowhere."""
+
+    def write(self, text: str) -> int:
+        with self._told():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._told():
+            super().flush()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            if lack := lack_of(error, Path("stdout")):
+                raise MachineError(lack) from error
+            raise OutputError(f"stdout: expected to take the output, got {error.strerror}") from error
 
 
 class LazyGroup(click.Group):
@@ -48,20 +85,52 @@ def gagar() -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Runs a command and exits: 0 done, 1 the command's own no, 2 wrong usage or configuration, or as the error says."""
+    """Runs a command and exits: 0 done, 1 the command's own no, 2 wrong usage or configuration, else as the error says."""
+    _set_streams()
     try:
+        _check_directory()
         code = gagar.main(args=arguments, prog_name="gagar", standalone_mode=False)
+        sys.stdout.flush()
     except GagarError as error:
         for line in str(error).splitlines():
-            click.echo(f"error: {line}", err=True)
+            _tell(f"error: {line}")
         sys.exit(error.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped", err=True)
-        sys.exit(130)
+        _tell("stopped")
+        sys.exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        if not (lack := lack_of(error)):
+            raise
+        _tell(f"error: {lack}")
+        sys.exit(EXIT_MACHINE)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _set_streams() -> None:
+    """Streams that were closed lead nowhere; stdout tells its errors."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
+    if type(sys.stdout) is io.TextIOWrapper:  # not in tests that catch it
+        is_line_buffered, encoding, errors = sys.stdout.line_buffering, sys.stdout.encoding, sys.stdout.errors
+        sys.stdout = Output(sys.stdout.detach(), encoding, errors, line_buffering=is_line_buffered)
+
+
+def _check_directory() -> None:
+    """Raises ConfigError without a working directory."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("working directory: expected one, got one that was deleted; change into another one") from None
+
+
+def _tell(text: str) -> None:
+    """On stderr, if anything reads that."""
+    with suppress(OSError):
+        click.echo(text, err=True)
 
 
 if __name__ == "__main__":

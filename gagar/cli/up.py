@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ import click
 from gagar.cli.run_file import check_dir, check_run, run_arguments, run_options
 from gagar.config import Run
 from gagar.errors import ConfigError
-from gagar.processes.shutdown import EXIT_INTERRUPTED, interruption
+from gagar.processes.shutdown import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
+    from gagar.processes.supervised import ProcessState
     from gagar.processes.supervisor import Supervisor
 
 COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
@@ -24,43 +26,50 @@ COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_
 @click.option("--scale", "scales", multiple=True, metavar="STAGE=N", help="Processes of a stage, 1 if not given; repeatable.")
 @run_options
 @click.pass_context
-def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> None:
-    """Run the whole pipeline on this machine: broker, topics and every stage, restarted when they die."""
-    from gagar.broker.local import cluster_of
-    from gagar.broker.watch import cluster_watch
+def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> int:
+    """Run the whole pipeline on this machine: broker, topics and every stage, restarted when they die.
+
+    A stage with --scale STAGE=0 is left to others: to `gagar run STAGE`, here or on another machine. Without it no run ends.
+    """
+    from gagar.cli.pipeline import run_pipeline
     from gagar.cli.stage_processes import stage_processes
-    from gagar.processes.supervisor import Supervisor
 
     check_run(run)
     check_dir(run)
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    printer = Printer()
-    specs = stage_processes(run_arguments(context), parse_scales(scales), run.kafka.num_partitions)
-    supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=printer.line)
-    with cluster_of(run):
-        context.exit(asyncio.run(supervise(run, supervisor)))
+    arguments, scale = run_arguments(context), parse_scales(scales)
+    specs = stage_processes(arguments, scale, run.kafka.num_partitions)
+    elsewhere = [shlex.join(["gagar", "run", stage, *arguments]) for stage, num in scale.items() if num == 0]
+    return run_pipeline(run, specs, LogView(run, elsewhere))
 
 
-async def supervise(run: Run, supervisor: "Supervisor") -> int:
-    """Applies the topics, runs the stages until the end or a signal; the exit code."""
-    from gagar.cli.topics import apply_topology
+class LogView:
+    """The logs of all stages, line by line."""
 
-    await asyncio.to_thread(apply_topology, run)
-    interrupted = interruption()
-    click.echo(f"run {run.run.name}: logs in {run.directory / 'logs'}; end it with Ctrl-C", err=True)
-    try:
-        await supervisor.start()
+    def __init__(self, run: Run, elsewhere: Sequence[str]) -> None:
+        """`elsewhere`: commands that somebody else has to run."""
+        self._run = run
+        self._elsewhere = elsewhere
+        self._code = EXIT_INTERRUPTED
+        self.on_line = Printer().line
+
+    async def follow(self, servers: str, supervisor: "Supervisor", interrupted: asyncio.Event) -> None:
+        """Until the run has ended or is interrupted."""
+        click.echo(f"run {self._run.run.name}: logs in {self._run.directory / 'logs'}; end it with Ctrl-C", err=True)
+        for command in self._elsewhere:
+            click.echo(f"this run ends only if somebody else runs `{command}`", err=True)
         ended = asyncio.create_task(supervisor.wait())
         told_to_end = asyncio.create_task(interrupted.wait())
         await asyncio.wait((ended, told_to_end), return_when=asyncio.FIRST_COMPLETED)
-        code = ended.result() if ended.done() else EXIT_INTERRUPTED
+        if ended.done() and not interrupted.is_set():
+            self._code = ended.result()
         for task in (ended, told_to_end):
             task.cancel()
-        return code
-    finally:
-        click.echo("stopping the stages ...", err=True)
-        await supervisor.stop()
+
+    async def conclude(self, servers: str, states: "Sequence[ProcessState]") -> int:
+        """The stages' word."""
+        return self._code
 
 
 def parse_scales(scales: Sequence[str]) -> dict[str, int]:

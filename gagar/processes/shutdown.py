@@ -1,20 +1,32 @@
-"""Ctrl-C and SIGTERM for commands that have something to stop: the first asks, the second ends the process at once."""
+"""Ctrl-C, SIGTERM and a closed terminal, for commands that have something to stop: the first signal asks, a second Ctrl-C or
+SIGTERM ends the process at once."""
 
 import asyncio
+import os
 import signal
 
 EXIT_INTERRUPTED = 130
 
 
 def interruption() -> asyncio.Event:
-    """Set by the first Ctrl-C or SIGTERM; a second one ends the process at once."""
+    """Set by the first Ctrl-C, SIGTERM or hang-up of the terminal, which takes no more output then."""
     event = asyncio.Event()
     loop = asyncio.get_running_loop()
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def note(number: int) -> None:
         event.set()
         loop.remove_signal_handler(number)
 
+    def hang_up() -> None:
+        event.set()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in terminals:
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, note, number)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
     return event

@@ -3,6 +3,7 @@
 In: `Screen`s. Out: stdout. Nothing is kept.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -28,7 +29,9 @@ def display_on(console: "Console") -> Iterator[Display]:
         return
     from rich.live import Live
 
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+    # Lines for stderr go above the picture, if that is where they would be seen.
+    is_shared = sys.stderr.isatty()
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop", redirect_stderr=is_shared) as live:
         yield LiveDisplay(live, is_unicode="utf" in console.encoding.lower())
 
 

@@ -24,6 +24,8 @@ RATE_WINDOW_S = 15.0
 BLOCKS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 ASCII_BLOCKS = "_.-=+*%#"
 LABEL_WIDTH = 9
+MAX_TROUBLE = 300
+"""Characters: four lines."""
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[StageRow]
     snapshot: Snapshot
     log_dir: str
+    trouble: str = ""
+    """What went wrong last, in a line; empty if nothing did."""
 
 
 class Rates:
@@ -187,6 +191,7 @@ def _facts(screen: Screen, is_unicode: bool) -> "list[Text]":
         _line("tokens", f"{number(ratio(sums.num_sampled_tokens, sums.num_valid))} sampled per attempt"),
         _line("learner", _learner(snapshot)),
         _line("logs", screen.log_dir, style="dim"),
+        *([_trouble(screen.trouble)] if screen.trouble else []),
     ]
 
 
@@ -194,6 +199,13 @@ def _line(label: str, text: str, tail: str = "", style: str = "") -> "Text":
     from rich.text import Text
 
     return Text.assemble((f" {label:<{LABEL_WIDTH}}", "dim"), text, (tail, style), no_wrap=True, overflow="crop")
+
+
+def _trouble(text: str) -> "Text":
+    """In full over a few lines: its end tells the most."""
+    from rich.text import Text
+
+    return Text.assemble((f" {'trouble':<{LABEL_WIDTH}}", "dim"), (text[-MAX_TROUBLE:], "red"), overflow="fold")
 
 
 def _quality(clean: str, num_needless: int, num_out_of_scope: int) -> str:

@@ -85,6 +85,8 @@ class Watch:
         self.peak_memory_bytes = 0
         self.code = 0
         """What the stages ended with."""
+        self.trouble = ""
+        """What went wrong last, in a line; for the screen."""
         self.started = clock()
         self._plan = plan
         self._lags_of = lags
@@ -99,6 +101,7 @@ class Watch:
         self, stages: Stages, deliveries: AsyncGenerator[Delivery[Any], None], display: Display, interrupted: asyncio.Event
     ) -> Ending:
         """Shows the run until it ends, however it does. Raises what reading the topics raises."""
+        self.started = self._moved_at = self._clock()
         follow = asyncio.create_task(self._follow(deliveries))
         ended = asyncio.create_task(stages.wait())
         stop = asyncio.create_task(interrupted.wait())
@@ -169,6 +172,7 @@ class Watch:
             stages=[self._row(stage, states) for stage in self._plan.stages],
             snapshot=snapshot,
             log_dir=self._plan.log_dir,
+            trouble=self.trouble,
         )
 
     def _row(self, stage: Stage, states: Sequence[ProcessFacts]) -> "StageRow":

@@ -18,9 +18,13 @@ from rich.console import Console
 import gagar.cli.demo_run as demo_run
 from gagar.audit.fold import Audit
 from gagar.cli.demo import demo, fresh_name
-from gagar.cli.demo_run import Demo, exit_code, last_words, logged_to, shown_path
+from gagar.cli.demo_run import DemoView, exit_code, logged_to, shown_path
+from gagar.cli.pipeline import drive
+from gagar.cli.stage_processes import stage_processes
+from gagar.cli.up import LogView
 from gagar.config import Run
-from gagar.errors import ConfigError
+from gagar.errors import ConfigError, UnavailableError
+from gagar.processes.log_tail import last_words
 from gagar.processes.shutdown import interruption
 from gagar.processes.supervised import ProcessSpec
 from gagar.report.display import LINE_S, REFRESH_S, display_on
@@ -56,11 +60,17 @@ class FakeSupervisor:
     made: "list[FakeSupervisor]" = []  # noqa: RUF012 - set anew by each test
     code: int | None = 0
     error: Exception | None = None
+    is_in_use = False
 
-    def __init__(self, specs: Sequence[ProcessSpec], directory: Path, watch: object) -> None:
+    def __init__(self, specs: Sequence[ProcessSpec], directory: Path, watch: object, *, on_line: object) -> None:
         self.specs, self.directory = specs, directory
         self.calls: list[str] = []
         self.made.append(self)
+
+    async def hold(self) -> None:
+        self.calls.append("hold")
+        if self.is_in_use:
+            raise UnavailableError("run: expected to be free, got in use by another gagar")
 
     async def start(self) -> None:
         self.calls.append("start")
@@ -136,7 +146,8 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> type[FakeSupervisor]:
 
 async def run_fake(directory: Path) -> tuple[int, str]:
     console = Console(file=io.StringIO(), highlight=False, soft_wrap=True)
-    code = await Demo(make_run(directory), "broker:1", console, ("--run", "x")).run_to_end()
+    run = make_run(directory)
+    code = await drive(run, stage_processes(("--run", "x"), {}, 4), DemoView(run, console), "broker:1")
     return code, console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -157,7 +168,7 @@ async def test_a_planned_end_is_audited_reported_and_summed_up(
     assert await asyncio.to_thread(os.path.exists, line["report"])
     assert "held-out tasks, step 5" in shown
     (made,) = supervisor.made
-    assert (made.calls, made.directory) == (["start", "stop"], tmp_path / "runs" / "try")
+    assert (made.calls, made.directory) == (["hold", "start", "stop"], tmp_path / "runs" / "try")
     assert all(spec.command[-2:] == ("--run", "x") for spec in made.specs)
 
 
@@ -205,14 +216,62 @@ async def test_ctrl_c_stops_cleanly_and_still_sums_up(
     code, _ = await run_fake(tmp_path)
     assert code == 130
     assert last_line(capsys.readouterr().out)["groups_requested"] == 3
-    assert supervisor.made[0].calls == ["start", "stop"]
+    assert supervisor.made[0].calls == ["hold", "start", "stop"]
 
 
 async def test_what_was_started_is_stopped_when_the_start_fails(supervisor: type[FakeSupervisor], tmp_path: Path) -> None:
     supervisor.error = ConfigError("grader.kind: expected rules, got x")
     with pytest.raises(ConfigError, match=r"grader\.kind"):
         await run_fake(tmp_path)
-    assert supervisor.made[0].calls == ["start", "stop"]
+    assert supervisor.made[0].calls == ["hold", "start", "stop"]
+
+
+async def test_a_run_in_use_is_refused_before_anything_is_applied_or_said(
+    supervisor: type[FakeSupervisor], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gagar.cli.topics.apply_topology", lambda run: pytest.fail("applied"))
+    supervisor.is_in_use = True
+    for view in (DemoView(make_run(tmp_path), Console(file=io.StringIO())), LogView(make_run(tmp_path), [])):
+        with pytest.raises(UnavailableError, match="in use by another gagar"):
+            await drive(make_run(tmp_path), [], view, "broker:1")
+    assert [made.calls for made in supervisor.made] == [["hold"], ["hold"]]
+    assert capsys.readouterr() == ("", "")
+
+
+async def test_why_a_stage_restarts_is_on_the_screen_and_on_stderr(
+    supervisor: type[FakeSupervisor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, console = make_run(tmp_path), Console(file=io.StringIO(), soft_wrap=True)
+    view = DemoView(run, console)
+    with logged_to(tmp_path / "demo.log", view.tell):
+        logging.getLogger("gagar.processes.supervised").warning("stage died name=learner code=1 last=no space left on device")
+        await drive(run, [], view, "broker:1")
+    assert capsys.readouterr().err.splitlines()[0] == "stage died name=learner code=1 last=no space left on device"
+    assert "stage died name=learner code=1 last=no space left on device" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+async def test_a_report_that_cannot_be_written_is_an_error_and_the_summary_still_comes(
+    supervisor: type[FakeSupervisor], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(demo_run, "write_run_report", full)
+    code, _ = await run_fake(tmp_path)
+    captured = capsys.readouterr()
+    assert code == 0
+    assert "error: report: expected to be written, got [Errno 28] No space left on device" in captured.err
+    assert (last_line(captured.out)["report"], last_line(captured.out)["steps"]) == ("", 5)
+
+
+async def test_a_terminal_that_was_closed_still_gets_its_run_reported(supervisor: type[FakeSupervisor], tmp_path: Path) -> None:
+    supervisor.code = None
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGHUP)
+    code, _ = await run_fake(tmp_path)
+    assert code == 130
+    assert (tmp_path / "runs" / "try" / "report.html").exists()
+    assert supervisor.made[0].calls == ["hold", "start", "stop"]
 
 
 async def test_the_first_signal_asks_and_the_second_one_ends() -> None:
@@ -259,9 +318,14 @@ def test_the_last_words_of_a_log_are_its_last_line(tmp_path: Path, data: bytes, 
 
 def test_logging_goes_to_the_file_and_comes_back(tmp_path: Path) -> None:
     before = logging.getLogger().handlers[:]
-    with logged_to(tmp_path / "demo.log"):
+    told: list[str] = []
+    with logged_to(tmp_path / "demo.log", told.append):
         logging.getLogger("gagar.test").warning("group expired group=%s", "g7")
+        for code in (1, 1, 2):
+            logging.getLogger("gagar.processes.supervised").warning("stage died code=%d", code)
+        logging.getLogger("gagar.broker.watch").info("broker runs")
     assert logging.getLogger().handlers == before
+    assert told == ["stage died code=1", "stage died code=2"]
     assert "WARNING gagar.test group expired group=g7" in (tmp_path / "demo.log").read_text(encoding="utf-8")
 
 

@@ -1,6 +1,12 @@
 """The process edge: lazy commands, one form of error, exit codes."""
 
 import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -61,6 +67,53 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     with_command(monkeypatch, failing(ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError, match="a bug"):
         main(["probe"])
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device", "/x"), RuntimeError("/x: No space left on device (os error 28)")]
+)
+def test_what_the_machine_lacks_is_one_line_and_exit_code_5(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    with_command(monkeypatch, failing(error))
+    assert exit_of("probe") == 5
+    assert re.fullmatch(r"error: (/x|disk): expected to take data, got no space left on device\n", capsys.readouterr().err)
+
+
+def run_gagar(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-P", "-m", "gagar.cli.main", *arguments]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, **options)
+
+
+@pytest.mark.parametrize("arguments", [("topics", "graph"), ("--help",)])
+def test_a_stdout_that_is_full_is_one_clear_line(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        done = run_gagar(*arguments, stdout=full)
+    assert (done.returncode, done.stderr) == (5, "error: stdout: expected to take data, got no space left on device\n")
+
+
+def test_a_stdout_that_nobody_reads_is_one_clear_line() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run_gagar("topics", "graph", stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "error: stdout: expected to take the output, got Broken pipe\n")
+
+
+@pytest.mark.parametrize("arguments", [("topics", "graph"), ("demo",), ("run", "verifier")])
+def test_a_working_directory_that_was_deleted_is_one_clear_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "x").mkdir()
+    script = f'cd {tmp_path / "x"} && rmdir {tmp_path / "x"} && exec "$0" "$@"'
+    command = ["/bin/sh", "-c", script, sys.executable, "-P", "-m", "gagar.cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: working directory: expected one, got one that was deleted; change into another one\n"
+
+
+def test_a_stdout_that_was_closed_is_no_error() -> None:
+    command = ["/bin/sh", "-c", 'exec "$0" "$@" >&-', sys.executable, "-P", "-m", "gagar.cli.main", "topics", "graph"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_interruption_is_exit_code_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,62 @@
+"""The whole pipeline on this machine, for `gagar up` and `gagar demo`: broker, topics, stages, their end and their stop.
+
+In: a run, the processes of its stages, a view. Out: an exit code. A broker that ran before goes on running.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from gagar.config import Run
+from gagar.processes.shutdown import interruption
+
+if TYPE_CHECKING:
+    from gagar.processes.supervised import ProcessSpec, ProcessState
+    from gagar.processes.supervisor import OnLine, Supervisor
+
+
+class View(Protocol):
+    """What shows a pipeline at work, and what comes after it."""
+
+    @property
+    def on_line(self) -> "OnLine | None":
+        """Called with each line of the stages' logs."""
+
+    async def follow(self, servers: str, supervisor: "Supervisor", interrupted: asyncio.Event) -> None:
+        """Shows the run until it has ended or is interrupted."""
+
+    async def conclude(self, servers: str, states: "Sequence[ProcessState]") -> int:
+        """After the stages have stopped, with the broker still there: what is to be done and told; the exit code."""
+
+
+def run_pipeline(run: Run, specs: "Sequence[ProcessSpec]", view: View) -> int:
+    """Runs a checked run to its end; raises GagarError if it cannot start or go on."""
+    from gagar.broker.local import cluster_of
+
+    with cluster_of(run) as servers:
+        return asyncio.run(drive(run, specs, view, servers))
+
+
+async def drive(run: Run, specs: "Sequence[ProcessSpec]", view: View, servers: str) -> int:
+    """The same over a cluster that answers. A run that is in use is refused before anything of it is touched."""
+    from gagar.broker.watch import cluster_watch
+    from gagar.cli.topics import apply_topology
+    from gagar.processes.supervisor import Supervisor
+
+    interrupted = interruption()
+    supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line)
+    await supervisor.hold()
+    try:
+        await asyncio.to_thread(apply_topology, run)
+        if not interrupted.is_set():
+            await supervisor.start()
+        await view.follow(servers, supervisor, interrupted)
+        states = supervisor.states()
+    finally:
+        with suppress(OSError):
+            click.echo("stopping the stages ...", err=True)
+        await supervisor.stop()
+    return await view.conclude(servers, states)
