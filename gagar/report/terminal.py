@@ -122,7 +122,8 @@ def plain_line(screen: Screen) -> str:
         "lag": lag,
         "restarts": sum(row.num_restarts for row in screen.stages),
     }
-    return f"{clock(screen.elapsed_s):>5} {screen.phase} " + " ".join(f"{k}={v}" for k, v in fields.items())
+    trouble = f" trouble={screen.trouble}" if screen.trouble else ""
+    return f"{clock(screen.elapsed_s):>5} {screen.phase} " + " ".join(f"{k}={v}" for k, v in fields.items()) + trouble
 
 
 def render(screen: Screen, is_unicode: bool = True) -> "RenderableType":

@@ -268,7 +268,10 @@ async def test_a_terminal_that_was_closed_still_gets_its_run_reported(supervisor
     supervisor.code = None
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGHUP)
-    code, _ = await run_fake(tmp_path)
+    try:
+        code, _ = await asyncio.wait_for(run_fake(tmp_path), 60)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert code == 130
     assert (tmp_path / "runs" / "try" / "report.html").exists()
     assert supervisor.made[0].calls == ["hold", "start", "stop"]

@@ -1,11 +1,16 @@
 """`gagar up`: its options and its printing."""
 
+import asyncio
 import re
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from gagar.cli.up import Printer, parse_scales
+from gagar.cli.up import LogView, Printer, parse_scales, up
+from gagar.config import Run
 from gagar.errors import ConfigError
+from tests.runs import write_run
 
 
 def test_scales_are_numbers_by_stage() -> None:
@@ -25,3 +30,28 @@ def test_lines_bear_their_process_and_repeats_are_counted(capsys: pytest.Capture
         printer.line(name, text)
     printed = [re.sub(r"\x1b\[\d+m", "", line).split(None, 1) for line in capsys.readouterr().out.splitlines()]
     assert printed == [["verifier", "down"], ["grader", "x"], ["verifier", "(the same 2 more times)"], ["verifier", "up"]]
+
+
+async def test_a_stage_that_is_left_to_others_is_said_with_the_whole_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[LogView] = []
+
+    def note(run: Run, specs: object, view: LogView) -> int:
+        seen.append(view)
+        return 0
+
+    monkeypatch.setattr("gagar.cli.pipeline.run_pipeline", note)
+    run_file = write_run(tmp_path)
+    arguments = ["--run", str(run_file), "--set", "run.seed=3", "--scale", "verifier=0", "--scale", "grader=2"]
+    assert CliRunner().invoke(up, arguments, standalone_mode=False).return_value == 0
+
+    class Ended:
+        async def wait(self) -> int:
+            return 7
+
+    await seen[0].follow("", Ended(), asyncio.Event())  # type: ignore[arg-type]
+    assert await seen[0].conclude("", []) == 7
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("run test: logs in ")
+    assert told[1:] == [f"this run ends only if somebody else runs `gagar run verifier --run {run_file} --set run.seed=3`"]
