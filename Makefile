@@ -3,15 +3,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: setup demo test check bench chaos mutants clean
+.PHONY: setup demo test quick check bench chaos mutants clean
 
 setup: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/gagar demo
 
+# More workers than cores: tests of processes wait more than they compute.
+WORKERS ?= 3
 test: $(STAMP)
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS)
+
+# What needs no process beside it: the unit tests, and the contract tests in memory.
+quick: $(STAMP)
+	$(BIN)/pytest -n 2 -m "not (broker or sandbox or slow)" tests/unit tests/contract
 
 check: $(STAMP)
 	$(BIN)/ruff check .

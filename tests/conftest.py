@@ -21,6 +21,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-point", action="store_true", help="processes die twice at every point, not at every fourth")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that wait come first, so that no worker waits alone in the end. A module's tests stay with one worker, which makes
+    their fixtures once; those that need a broker go to any, unless they are marked otherwise."""
+    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in ("broker", "sandbox", "slow")))
+    for item in items:
+        if not (item.get_closest_marker("xdist_group") or item.get_closest_marker("broker")):
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+
+
 @pytest.fixture
 def double_every(request: pytest.FixtureRequest) -> int:
     """Of the points at which a process dies once, which ones it dies at twice."""
@@ -29,10 +39,13 @@ def double_every(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def kafka_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a local broker of this session; where there can be none, tests skip, and fail in CI."""
+    """Address of a local broker for all workers of a session; it ends with the last of them, even if that is killed.
+
+    Where there can be none, tests skip, and fail in CI. Each test takes a run name of its own."""
     from gagar.broker.local import broker
 
-    directory: Path = tmp_path_factory.mktemp("kafka")
+    base = tmp_path_factory.getbasetemp()
+    directory: Path = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "kafka"
     try:
         with broker(directory) as state:
             yield state.address

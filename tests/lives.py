@@ -34,7 +34,7 @@ from producers.sampler import Sampler
 from tests.builders import CLEAN, make_delivery, make_outcome, make_verdict
 from tests.null_learner import NullLoader, NullModel, NullTrainer
 
-Fate = Literal["trained", "all_failed", "stale", "untrainable", "lost", "non_finite"]
+GroupEnd = Literal["trained", "all_failed", "stale", "untrainable", "lost", "non_finite"]
 Death = Literal["before", "after", "checkpoint", "term"]
 """When a life ends: before its n-th commit, after it, while it writes the next checkpoint after it, or by SIGTERM after it; and
 after the planned end in any case."""
@@ -58,7 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How groups fare; the same for every life."""
 
     seed: int = 0
-    fates: Sequence[Fate] = ("trained",)
+    ends: Sequence[GroupEnd] = ("trained",)
     """Picked from by group."""
     max_lag: int = 0
     """Versions by which a group's tokens are older than the one it was asked under."""
@@ -68,8 +68,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def chance(self, group_id: str) -> random.Random:
         return random.Random(f"{self.seed}/{group_id}")
 
-    def fate(self, group_id: str) -> Fate:
-        return self.chance(group_id).choice(self.fates)
+    def end_of(self, group_id: str) -> GroupEnd:
+        return self.chance(group_id).choice(self.ends)
 
 
 class Pipeline:
@@ -132,18 +132,18 @@ class Pipeline:
 
     def _attempt(self, requests: list[RolloutRequest]) -> None:
         group_id = requests[0].group_id
-        fate = self.plan.fate(group_id)
+        end = self.plan.end_of(group_id)
         self.records += requests
         counts = {"num_requested": len(requests), "num_valid": len(requests), "num_passed": 0, "num_clean": 0}
         if requests[0].purpose == "evaluation":
             self.records.append(make_outcome(group_id, "evaluated", step=requests[0].step, **counts))
-        elif fate == "all_failed":
+        elif end == "all_failed":
             self.records.append(make_outcome(group_id, "dropped", reason="all_failed", **counts))
         else:
-            lag = 99 if fate == "stale" else self.plan.chance(group_id).randint(0, self.plan.max_lag)
-            self._under_way.append(self._grade(requests, max(-1 if fate == "stale" else 0, requests[0].step - lag), fate))
+            lag = 99 if end == "stale" else self.plan.chance(group_id).randint(0, self.plan.max_lag)
+            self._under_way.append(self._grade(requests, max(-1 if end == "stale" else 0, requests[0].step - lag), end))
 
-    def _grade(self, requests: list[RolloutRequest], version: int, fate: Fate) -> GroupAdvantages:
+    def _grade(self, requests: list[RolloutRequest], version: int, end: GroupEnd) -> GroupAdvantages:
         """By the stages' own functions; the first member passes, the others fail."""
         gather = Gather(0.0)
         state = gather.start(requests[0].group_id)
@@ -154,7 +154,7 @@ class Pipeline:
                 "failed" if request.sample_index else "passed",
                 policy_version_min=version,
                 policy_version_max=version,
-                num_sampled_tokens=0 if fate == "untrainable" else 40,
+                num_sampled_tokens=0 if end == "untrainable" else 40,
                 measures=CLEAN,
             )
             for request in requests
@@ -216,7 +216,7 @@ class MortalJournal:
         await self._inner.close()
 
 
-class FatedLoader(NullLoader):
+class PlannedLoader(NullLoader):
     """Finds the tokens of some groups gone."""
 
     def __init__(self, plan: Plan) -> None:
@@ -225,17 +225,17 @@ class FatedLoader(NullLoader):
 
     def report(self) -> LoadReport:
         names = super().report().loaded
-        bad = {name: "gone" for name in names if self._plan.fate(name) == "lost"}
+        bad = {name: "gone" for name in names if self._plan.end_of(name) == "lost"}
         return LoadReport(loaded=[name for name in names if name not in bad], bad=bad)
 
 
-class FatedRank(Rank):
+class PlannedRank(Rank):
     """A step of which a group is not finite is not applied."""
 
     plan: Plan
 
     def _step(self, directive: Directive) -> StepResult:
-        is_applied = all(self.plan.fate(name) != "non_finite" for name in directive.train)
+        is_applied = all(self.plan.end_of(name) != "non_finite" for name in directive.train)
         return StepResult(is_applied=is_applied, grad_norm=1.0, metrics={})
 
 
@@ -265,8 +265,8 @@ class Lives:
             client.open()
             coordinator = _coordinator(self.settings, client, base, self.places, NullModel(), stop)
             trainer: Any = NullTrainer(journal.before_checkpoint)
-            loader: Any = FatedLoader(self.pipeline.plan)
-            rank = FatedRank(self.settings.config, Ranks(), trainer, loader, self.places, coordinator)
+            loader: Any = PlannedLoader(self.pipeline.plan)
+            rank = PlannedRank(self.settings.config, Ranks(), trainer, loader, self.places, coordinator)
             rank.plan = self.pipeline.plan
             rank.run()
         except Crash:

@@ -169,9 +169,9 @@ class TestOwnBroker:
         with broker(tmp_path / "broker"):
             yield tmp_path / "broker"
 
-    @pytest.mark.parametrize("fate", ["stopped", "mute"])
+    @pytest.mark.parametrize("condition", ["stopped", "mute"])
     async def test_sigterm_ends_every_kind_of_stage_in_time_without_an_answer(
-        self, directory: Path, tmp_path: Path, fate: str
+        self, directory: Path, tmp_path: Path, condition: str
     ) -> None:
         state = running_state(directory)
         assert state is not None
@@ -190,7 +190,7 @@ class TestOwnBroker:
             async with asyncio.timeout(60):
                 while not all(is_at_work(stage) for stage in stages.values()):
                     await asyncio.sleep(0.2)
-            if fate == "mute":
+            if condition == "mute":
                 os.kill(state.pid, signal.SIGSTOP)
             else:
                 await asyncio.to_thread(stop_broker, directory)
@@ -201,7 +201,7 @@ class TestOwnBroker:
                     stage.send(signal.SIGTERM)
                 ends = await asyncio.gather(*(ended_after(stage, began) for stage in stages.values()))
             finally:
-                if fate == "mute":
+                if condition == "mute":
                     os.kill(state.pid, signal.SIGCONT)
         took = dict(zip(stages, ends, strict=True))
         assert all(code == 0 and seconds < 15 for code, seconds in ends), took

@@ -16,7 +16,7 @@ import msgspec
 
 from gagar.broker.local import broker
 from tests.chaos.events import Arena
-from tests.chaos.fate import MIN_GROUPS
+from tests.chaos.expected_outcomes import MIN_GROUPS
 from tests.chaos.plan import Plan
 from tests.chaos.report import Report
 from tests.chaos.running import Log, run_once

@@ -12,7 +12,7 @@ from gagar.groups.lineage import Lineage
 from gagar.records import DeadLetter, GroupAdvantages, Outcome, PolicyVersion, RolloutRequest, decode
 from gagar.stream.handlers import Delivery
 from gagar.stream.kafka.client import scan
-from tests.chaos.fate import End, Fates, Letter
+from tests.chaos.expected_outcomes import End, ExpectedOutcomes, Letter
 from tests.chaos.plan import Plan
 from tests.chaos.poison import NO_RECORD, sample_of
 from topology import topics
@@ -65,7 +65,7 @@ async def gather(plan: Plan) -> Facts:
     async for delivery in _scan(plan, topics.OUTCOMES):
         _note_outcome(facts, lineage, delivery.record)
     async for delivery in _scan(plan, topics.DEAD_LETTERS):
-        facts.letters[letter_of(delivery.record, plan.fates)] += 1
+        facts.letters[letter_of(delivery.record, plan.expected)] += 1
     return facts
 
 
@@ -98,10 +98,10 @@ def end_of(outcome: Outcome) -> End:
     return End(**{name: getattr(outcome, name) for name in End.__struct_fields__})
 
 
-def letter_of(letter: DeadLetter, fates: Fates) -> Letter:
+def letter_of(letter: DeadLetter, expected: ExpectedOutcomes) -> Letter:
     """Who rejected what. A group's last input stands for the whole group, whichever it was."""
     group_id = letter.key.decode("utf-8", "replace")
-    poison = fates.of(group_id).poison
+    poison = expected.of(group_id).poison
     is_whole = poison is not None and poison.sample_index < 0
     return Letter(stage=letter.stage, group_id=group_id, sample_index=-1 if is_whole else _sample_in(letter))
 

@@ -1,5 +1,6 @@
-"""The stages' handlers: where the product has models and a sandbox there is a delay here, and the members' fates; all that
-only computes is the product's own (sampler, gatherer, rules grader, advantages).
+"""The stages' handlers: where the product has models and a sandbox there is a delay here, and what members are expected to be.
+
+All that only computes is the product's own (sampler, gatherer, rules grader, advantages).
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from gagar.records import (
 from gagar.stream.handlers import Delivery, Effect, Linked, Output, Reduced, Source
 from gagar.verification.verdicts import untested
 from producers.sampler import Sampler
-from tests.chaos.fate import NUM_EVALUATIONS, Fates
+from tests.chaos.expected_outcomes import NUM_EVALUATIONS, ExpectedOutcomes
 from tests.chaos.plan import MAX_UNRESOLVED, NEVER_STALE, Plan
 from tests.chaos.poison import check_bug
 from tests.chaos.tampering import BLOCK_S, HANG_S, LINGER_S, Markers, Trace
@@ -46,9 +47,9 @@ NUM_HELD, HELD_EVERY_S = 40, 4.0
 class Scene:
     """What all handlers of a stage process share."""
 
-    def __init__(self, stage: str, fates: Fates, markers: Markers, trace: Trace) -> None:
+    def __init__(self, stage: str, expected: ExpectedOutcomes, markers: Markers, trace: Trace) -> None:
         self.stage = stage
-        self.fates = fates
+        self.expected = expected
         self.markers = markers
         self._trace = trace
 
@@ -60,7 +61,7 @@ class Scene:
                 await asyncio.sleep(HANG_S)
             self.compute(delivery.key, sample_index)
             linger_s = LINGER_S if self.markers.is_lingering(self.stage) else 0.0
-            await asyncio.sleep(linger_s + self.fates.delay_s(self.stage, delivery.key, sample_index))
+            await asyncio.sleep(linger_s + self.expected.delay_s(self.stage, delivery.key, sample_index))
         finally:
             self._trace.ended(delivery.ref)
 
@@ -68,7 +69,7 @@ class Scene:
         """The same for handlers that only compute."""
         if self.markers.take("block", self.stage):
             time.sleep(BLOCK_S)
-        check_bug(self.fates, self.stage, group_id, sample_index)
+        check_bug(self.expected, self.stage, group_id, sample_index)
 
 
 class Worker(Effect):
@@ -80,7 +81,7 @@ class Worker(Effect):
     async def handle(self, delivery: Delivery[RolloutRequest], /) -> Sequence[Output]:
         request = delivery.record
         await self._scene.work(delivery, request.sample_index)
-        num_sampled = self._scene.fates.of(request.group_id).members[request.sample_index].num_sampled
+        num_sampled = self._scene.expected.of(request.group_id).members[request.sample_index].num_sampled
         if not num_sampled:
             return [make_trajectory(delivery, None, 0)]
         tokens = make_tokens(request.group_id, request.sample_index, num_sampled)
@@ -88,7 +89,7 @@ class Worker(Effect):
 
 
 class Verifier(Effect):
-    """Attempts in, their fates out."""
+    """Attempts in, their expected verdicts out."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -98,13 +99,13 @@ class Verifier(Effect):
         if self._scene.markers.meets_outage:
             raise UnavailableError("sandbox: expected it to be there, got none")
         await self._scene.work(delivery, trajectory.sample_index)
-        member = self._scene.fates.of(trajectory.group_id).members[trajectory.sample_index]
+        member = self._scene.expected.of(trajectory.group_id).members[trajectory.sample_index]
         digest = f"{trajectory.sample_index:064x}"
         return [replace(untested(delivery, 0), status=member.status, measures=member.measures, patch_digest=digest)]
 
 
 class Gatherer(Gather):
-    """The product's, with a bug where the fates have one."""
+    """The product's, with a bug where one is expected."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(GRACE_S)
@@ -164,7 +165,7 @@ class Asking(Source):
         unit = self._sampler.next_unit(now)
         if unit is not None:
             self._asked_at = now
-        if unit is None or not self._scene.fates.of(unit[0][0].group_id).is_lossy:
+        if unit is None or not self._scene.expected.of(unit[0][0].group_id).is_lossy:
             return unit
         deadline = now + self._plan.lossy_deadline_s
         return [replace(request, deadline=deadline) for request in unit[0]], unit[1]

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from gagar.cli.audit import run_audit
+from tests.chaos.expected_outcomes import ExpectedOutcomes, Letter
 from tests.chaos.facts import Facts
-from tests.chaos.fate import Fates, Letter
 from tests.chaos.plan import Plan
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one run against its fates."""
+    """Of one run against its expected outcomes."""
 
     lost: list[str]
     """Groups without an outcome, and how far they came."""
@@ -40,31 +40,31 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 async def judge(plan: Plan, facts: Facts) -> Judgement:
     """A run against what had to become of it."""
-    fates = plan.fates
+    expected = plan.expected
     report = await run_audit(plan.run)
-    expected = fates.letters
-    group_ids = set(fates.group_ids())
+    letters = expected.letters
+    group_ids = set(expected.group_ids())
     return Judgement(
         lost=[
             f"{name}: got as far as {facts.reached.get(name, 'nowhere')}"
-            for name in fates.group_ids()
+            for name in expected.group_ids()
             if name not in facts.ends
         ],
         doubled=facts.doubled + [f"{name}: {len(ends)} outcomes" for name, ends in facts.ends.items() if len(ends) > 1],
-        different=list(_different(fates, facts)),
+        different=list(_different(expected, facts)),
         unasked=[name for name in facts.ends if name not in group_ids],
-        letters_missing=_told(expected - facts.letters),
-        letters_beyond=_told(facts.letters - expected),
+        letters_missing=_told(letters - facts.letters),
+        letters_beyond=_told(facts.letters - letters),
         audit=report.findings,
     )
 
 
-def _different(fates: Fates, facts: Facts) -> Iterator[str]:
-    for fate in fates.all():
-        ends = facts.ends.get(fate.group_id, [])
-        if ends and set(ends) != {fate.end}:
-            poison = f" with {fate.poison.kind}" if fate.poison else ""
-            yield f"{fate.group_id}{poison}: expected {fate.end}, got {', '.join(map(str, ends))}"
+def _different(expected: ExpectedOutcomes, facts: Facts) -> Iterator[str]:
+    for outcome in expected.all():
+        ends = facts.ends.get(outcome.group_id, [])
+        if ends and set(ends) != {outcome.end}:
+            poison = f" with {outcome.poison.kind}" if outcome.poison else ""
+            yield f"{outcome.group_id}{poison}: expected {outcome.end}, got {', '.join(map(str, ends))}"
 
 
 def _told(letters: Counter[Letter]) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 
 from gagar.config import Run, TrainingTable
 from gagar.stream.spec import Stage, Topic
-from tests.chaos.fate import GROUP_SIZE, Fates
+from tests.chaos.expected_outcomes import GROUP_SIZE, ExpectedOutcomes
 from tests.contract.world import make_run
 from topology.stages import STAGES
 from topology.topics import DEAD_LETTERS, TOPICS
@@ -60,8 +60,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return path
 
     @property
-    def fates(self) -> Fates:
-        return Fates(self.seed, self.num_groups)
+    def expected(self) -> ExpectedOutcomes:
+        return ExpectedOutcomes(self.seed, self.num_groups)
 
     @property
     def run(self) -> Run:

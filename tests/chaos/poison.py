@@ -22,7 +22,7 @@ from gagar.records import (
 )
 from gagar.stream.routing import Router
 from gagar.stream.transport import Send
-from tests.chaos.fate import Fates
+from tests.chaos.expected_outcomes import ExpectedOutcomes
 from tests.chaos.plan import OVERSIZED_BYTES, REFUSED_BYTES
 
 NO_RECORD = b"\xc1"
@@ -50,12 +50,12 @@ class HandlerBug(Exception):
     """What a handler raises that has a bug."""
 
 
-def install(fates: Fates) -> None:
+def install(expected: ExpectedOutcomes) -> None:
     """Spoils what this process writes from now on."""
     original = Router.encode
 
     def encode(router: Router, record: Record) -> Send:
-        act = act_on(fates, record)
+        act = act_on(expected, record)
         if act == "garbage":
             send = original(router, record)
             return msgspec.structs.replace(send, value=garbage(record))
@@ -68,12 +68,12 @@ def install(fates: Fates) -> None:
     Router.encode = encode  # type: ignore[method-assign, assignment]
 
 
-def act_on(fates: Fates, record: Record) -> str:
+def act_on(expected: ExpectedOutcomes, record: Record) -> str:
     """What is done to a record on its way out; empty: nothing."""
     topic = TOPIC_OF.get(type(record))
     if topic is None:
         return ""
-    poison = fates.of(record.group_id).poison  # type: ignore[union-attr]
+    poison = expected.of(record.group_id).poison  # type: ignore[union-attr]
     is_hit = poison is not None and poison.kind.place == topic and poison.sample_index == sample_of(record)
     return poison.kind.act if poison is not None and is_hit else ""
 
@@ -107,8 +107,8 @@ def swollen(record: Record, num_bytes: int) -> Record:
     return msgspec.structs.replace(record, **{ROOMY_FIELD[type(record)]: text})
 
 
-def check_bug(fates: Fates, stage: str, group_id: str, sample_index: int = -1) -> None:
+def check_bug(expected: ExpectedOutcomes, stage: str, group_id: str, sample_index: int = -1) -> None:
     """Raises HandlerBug if the stage's handler has a bug with this record."""
-    poison = fates.of(group_id).poison
+    poison = expected.of(group_id).poison
     if poison is not None and str(poison.kind) == f"bug {stage}" and poison.sample_index == sample_index:
         raise HandlerBug(f"{stage}: expected to handle {group_id}/{sample_index}, got a bug")

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tests.bench.figures import rounded, table
-from tests.chaos.fate import Letter
+from tests.chaos.expected_outcomes import Letter
 from tests.chaos.judge import differences
 from tests.chaos.running import Course, Log
 from tests.chaos.schedule import KINDS
@@ -48,7 +48,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             "lost": len(judgement.lost),
             "doubled": len(judgement.doubled),
             "dead_letters": facts.letters.total(),
-            "dead_letters_expected": self.fire.plan.fates.letters.total(),
+            "dead_letters_expected": self.fire.plan.expected.letters.total(),
             "events": dict(sorted(log.events.items())),
             "events_in_vain": log.in_vain.total(),
             "duration_s": rounded(self.duration_s),
@@ -71,7 +71,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             _counts("events that happened", log.events),
             _counts("events that met nobody", log.in_vain),
             _counts("groups by outcome", Counter(f"{end.kind} {end.reason}" for ends in facts.ends.values() for end in ends)),
-            _letters(facts.letters, self.fire.plan.fates.letters),
+            _letters(facts.letters, self.fire.plan.expected.letters),
             _counts("processes that ended, by exit code", Counter(f"{end.stage} {end.code}" for end in log.exits)),
             table(
                 "durations, s",

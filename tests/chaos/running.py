@@ -13,8 +13,8 @@ import msgspec
 
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.initial_offsets import begin
+from tests.chaos.expected_outcomes import NUM_EVALUATIONS
 from tests.chaos.facts import Facts, gather
-from tests.chaos.fate import NUM_EVALUATIONS
 from tests.chaos.judge import Judgement, judge
 from tests.chaos.plan import Plan, real_topics
 from tests.chaos.restarts import Watched

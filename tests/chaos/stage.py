@@ -50,10 +50,10 @@ def serve(plan: Plan, name: str) -> None:
         from tests.chaos.learner import learn
 
         return learn(plan, markers)
-    trace, fates = Trace(directory, name), plan.fates
-    install(fates)
+    trace, expected = Trace(directory, name), plan.expected
+    install(expected)
     trace_ownership(trace)
-    scene = Scene(name, fates, markers, trace)
+    scene = Scene(name, expected, markers, trace)
     handler = Asking(plan, scene) if name == "sampler" else HANDLERS[name](scene)
     return run_loop(serve_handler(stage_of(name), Resources(plan.run), handler))
 

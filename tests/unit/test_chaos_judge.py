@@ -10,14 +10,14 @@ import pytest
 from gagar.records import DeadLetter, encode
 from tests.builders import make_ref, make_request, make_verdict
 from tests.chaos import judge
+from tests.chaos.expected_outcomes import End, ExpectedOutcomes, Letter
 from tests.chaos.facts import Facts, letter_of
-from tests.chaos.fate import End, Fates, Letter
 from tests.chaos.judge import Judgement, differences
 from tests.chaos.plan import Plan
 from tests.chaos.poison import act_on, check_bug, garbage, swollen
 
 SEED, NUM_GROUPS = 1, 125
-FATES = Fates(SEED, NUM_GROUPS)
+EXPECTED = ExpectedOutcomes(SEED, NUM_GROUPS)
 
 
 def make_plan() -> Plan:
@@ -36,8 +36,8 @@ def make_plan() -> Plan:
 def make_facts() -> Facts:
     """What must lie in the topics."""
     return Facts(
-        ends={fate.group_id: [fate.end] for fate in FATES.all()},
-        letters=Counter(letter for fate in FATES.all() for letter in fate.letters),
+        ends={outcome.group_id: [outcome.end] for outcome in EXPECTED.all()},
+        letters=Counter(letter for outcome in EXPECTED.all() for letter in outcome.letters),
     )
 
 
@@ -51,7 +51,7 @@ async def judged(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> Judgement:
 
 def poisoned(name: str) -> str:
     """A group with that kind of poison."""
-    return next(group_id for group_id, kind in FATES.kinds.items() if str(kind) == name)
+    return next(group_id for group_id, kind in EXPECTED.kinds.items() if str(kind) == name)
 
 
 async def test_what_had_to_be_is_without_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ async def test_another_outcome_is_told_with_what_it_had_to_be(monkeypatch: pytes
     facts = make_facts()
     facts.ends["t-000124"] = [End(kind="dropped", reason="stale")]
     [text] = (await judged(facts, monkeypatch)).different
-    assert text == f"t-000124: expected {FATES.of('t-000124').end}, got dropped stale 0(0)/0/0 tokens 0"
+    assert text == f"t-000124: expected {EXPECTED.of('t-000124').end}, got dropped stale 0(0)/0/0 tokens 0"
 
 
 async def test_an_outcome_that_nobody_asked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,13 +118,17 @@ def test_a_dead_letter_is_known_by_the_record_that_it_holds_or_by_the_garbage() 
     verdict = make_verdict("t-000124", 2)
     held = make_letter("gatherer", "t-000124", "verdicts", encode(verdict))
     spoilt = make_letter("gatherer", "t-000124", "verdicts", garbage(verdict))
-    assert letter_of(held, FATES) == letter_of(spoilt, FATES) == Letter(stage="gatherer", group_id="t-000124", sample_index=2)
+    assert (
+        letter_of(held, EXPECTED)
+        == letter_of(spoilt, EXPECTED)
+        == Letter(stage="gatherer", group_id="t-000124", sample_index=2)
+    )
 
 
 def test_whichever_input_stands_for_a_group_its_dead_letter_is_the_same() -> None:
     group_id = poisoned("oversized groups")
     letters = {
-        letter_of(make_letter("gatherer", group_id, topic, value), FATES)
+        letter_of(make_letter("gatherer", group_id, topic, value), EXPECTED)
         for topic, value in (("verdicts", encode(make_verdict(group_id, 1))), ("rollout-requests", b""))
     }
     assert letters == {Letter(stage="gatherer", group_id=group_id, sample_index=-1)}
@@ -132,22 +136,22 @@ def test_whichever_input_stands_for_a_group_its_dead_letter_is_the_same() -> Non
 
 def test_poison_befalls_its_own_record_only() -> None:
     group_id = poisoned("garbage rollout-requests")
-    poison = FATES.of(group_id).poison
+    poison = EXPECTED.of(group_id).poison
     assert poison is not None
-    hit = [act_on(FATES, make_request(group_id, index)) for index in range(4)]
+    hit = [act_on(EXPECTED, make_request(group_id, index)) for index in range(4)]
     assert hit == ["garbage" if index == poison.sample_index else "" for index in range(4)]
-    assert act_on(FATES, make_verdict(group_id, poison.sample_index)) == ""
+    assert act_on(EXPECTED, make_verdict(group_id, poison.sample_index)) == ""
 
 
 def test_a_bug_is_there_at_each_try_and_with_no_other_record() -> None:
     group_id = poisoned("bug verifier")
-    poison = FATES.of(group_id).poison
+    poison = EXPECTED.of(group_id).poison
     assert poison is not None
     for _ in range(2):
         with pytest.raises(Exception, match="got a bug"):
-            check_bug(FATES, "verifier", group_id, poison.sample_index)
-    check_bug(FATES, "rollout-worker", group_id, poison.sample_index)
-    check_bug(FATES, "verifier", group_id, (poison.sample_index + 1) % 4)
+            check_bug(EXPECTED, "verifier", group_id, poison.sample_index)
+    check_bug(EXPECTED, "rollout-worker", group_id, poison.sample_index)
+    check_bug(EXPECTED, "verifier", group_id, (poison.sample_index + 1) % 4)
 
 
 def test_a_swollen_record_is_larger_by_what_was_asked_for() -> None:

@@ -113,7 +113,7 @@ async def test_only_what_happened_counts_and_the_last_that_was_missing_releases_
 
 def test_the_sampler_keeps_the_last_groups_back_but_not_for_ever(tmp_path: Path) -> None:
     plan, markers = make_plan(tmp_path), Markers(tmp_path)
-    asking = Asking(plan, Scene("sampler", plan.fates, markers, Trace(tmp_path, "sampler")))
+    asking = Asking(plan, Scene("sampler", plan.expected, markers, Trace(tmp_path, "sampler")))
     asking.observe(make_version(0))
     markers.hold()
 

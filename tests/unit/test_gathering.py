@@ -156,14 +156,14 @@ class Gathering(RuleBasedStateMachine):
         self.lane.work.tick()
 
     @precondition(lambda self: len(self.lane.queue) > 0)
-    @rule(count=st.sampled_from([1, 2, 100]), fate=st.sampled_from(["committed", "committed", "aborted", "unanswered"]))
-    def commit(self, count: int, fate: str) -> None:
+    @rule(count=st.sampled_from([1, 2, 100]), answer=st.sampled_from(["committed", "committed", "aborted", "unanswered"]))
+    def commit(self, count: int, answer: str) -> None:
         units = self.lane.queue.take(count, 1 << 30)
         snapshots = self.lane.snapshots(units)
-        if fate != "aborted":
+        if answer != "aborted":
             self.committed = snapshots
             self.visible += [end for unit in units for end in ends_of(unit)]
-        if fate == "committed":
+        if answer == "committed":
             self.lane.done(units)
         else:
             self.lane.queue.give_back()

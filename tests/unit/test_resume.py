@@ -29,7 +29,7 @@ from gagar.training.checkpoint import CheckpointState, read_latest
 from producers.sampler import Sampler
 from tests.builders import make_delivery
 from tests.learner import NUM_PARTITIONS, FakeJournal, FakeLog, make_settings
-from tests.lives import Back, Death, Fate, Lives, Pipeline, Plan
+from tests.lives import Back, Death, GroupEnd, Lives, Pipeline, Plan
 from topology import topics
 from topology.stages import LEARNER
 
@@ -43,7 +43,7 @@ TRAINING = {
     "evaluate_every": 2,
     "evaluation_group_size": 2,
 }
-ALL_FATES: tuple[Fate, ...] = ("trained", "trained", "trained", "all_failed", "stale", "untrainable", "lost", "non_finite")
+ALL_ENDS: tuple[GroupEnd, ...] = ("trained", "trained", "trained", "all_failed", "stale", "untrainable", "lost", "non_finite")
 Step = tuple[int, Death, Back]
 deaths = st.tuples(
     st.integers(1, 12),
@@ -53,15 +53,15 @@ deaths = st.tuples(
 plans = st.builds(
     Plan,
     seed=st.integers(0, 1 << 20),
-    fates=st.lists(st.sampled_from(ALL_FATES), max_size=5).map(lambda fates: ("trained", "trained", *fates)),
+    ends=st.lists(st.sampled_from(ALL_ENDS), max_size=5).map(lambda ends: ("trained", "trained", *ends)),
     max_lag=st.integers(0, 2),
     is_shuffled=st.booleans(),
 )
 in_order = st.builds(
     Plan,
     seed=st.integers(0, 1 << 20),
-    fates=st.lists(st.sampled_from([fate for fate in ALL_FATES if fate != "stale"]), max_size=5).map(
-        lambda fates: ("trained", "trained", *fates)
+    ends=st.lists(st.sampled_from([end for end in ALL_ENDS if end != "stale"]), max_size=5).map(
+        lambda ends: ("trained", "trained", *ends)
     ),
 )
 """No group that comes later is older, and so goes before the others."""
@@ -242,7 +242,7 @@ def asked(lives: Lives) -> list[tuple[str, str, int, int]]:
     return [(r.group_id, r.task_id, r.sample_index, r.seed) for r in requests if r.purpose == "training"]
 
 
-PLAN = Plan(seed=5, fates=ALL_FATES, max_lag=1, is_shuffled=True)
+PLAN = Plan(seed=5, ends=ALL_ENDS, max_lag=1, is_shuffled=True)
 HISTORIES: dict[str, list[Step]] = {
     "to the same checkpoint twice": [(7, "after", "newest"), (2, "before", "newest"), (2, "after", "newest")],
     "to one after the other": [(9, "checkpoint", "newest"), (9, "before", "newest"), (9, "after", "newest")],

@@ -125,7 +125,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """-1: of a whole group."""
 
 
-class Fate(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """One group's."""
 
     group_id: str
@@ -183,7 +183,7 @@ def is_clean(measures: PatchMeasures) -> bool:
     return not measures.num_files_out_of_scope and not measures.num_needless_statements
 
 
-class Fates:
+class ExpectedOutcomes:
     """Those of a run of `num_groups` training groups and its evaluations."""
 
     def __init__(self, seed: int, num_groups: int) -> None:
@@ -193,11 +193,11 @@ class Fates:
         self._seed = seed
         self._cached = lru_cache(maxsize=4096)(self._make)
 
-    def of(self, group_id: str) -> Fate:
-        """The fate of a group."""
+    def of(self, group_id: str) -> ExpectedOutcome:
+        """The outcome of a group."""
         return self._cached(group_id)
 
-    def all(self) -> Iterator[Fate]:
+    def all(self) -> Iterator[ExpectedOutcome]:
         """Every group's."""
         for group_id in self.group_ids():
             yield self._make(group_id)
@@ -205,7 +205,7 @@ class Fates:
     @property
     def letters(self) -> Counter[Letter]:
         """The dead letters that a run must leave, of all groups."""
-        return Counter(letter for fate in self.all() for letter in fate.letters)
+        return Counter(letter for outcome in self.all() for letter in outcome.letters)
 
     def group_ids(self) -> Iterator[str]:
         """Every group that must be asked for, and no other."""
@@ -231,15 +231,15 @@ class Fates:
             return chance.uniform(0.005, 0.05)
         return 1.0 if share < 0.98 else 5.0
 
-    def _make(self, group_id: str) -> Fate:
-        chance = self.chance("fate", group_id)
+    def _make(self, group_id: str) -> ExpectedOutcome:
+        chance = self.chance("outcome", group_id)
         kind = self.kinds.get(group_id)
         members = _members(chance, must_be_mixed=kind is not None)
         if kind is None:
-            return Fate(group_id=group_id, members=members)
+            return ExpectedOutcome(group_id=group_id, members=members)
         can_be_hit = [index for index, member in enumerate(members) if member.status != "invalid"]
         sample_index = -1 if kind.loses == "group" else chance.choice(can_be_hit)
-        return Fate(group_id=group_id, members=members, poison=Poison(kind=kind, sample_index=sample_index))
+        return ExpectedOutcome(group_id=group_id, members=members, poison=Poison(kind=kind, sample_index=sample_index))
 
 
 def _members(chance: random.Random, *, must_be_mixed: bool) -> tuple[Member, ...]:

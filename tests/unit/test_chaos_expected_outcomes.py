@@ -1,4 +1,4 @@
-"""The fates of the chaos suite: pure, varied enough, and by the rules of the stream."""
+"""The expected of the chaos suite: pure, varied enough, and by the rules of the stream."""
 
 from collections import Counter
 from itertools import groupby
@@ -7,7 +7,19 @@ import pytest
 
 from gagar.records import PatchMeasures, VerdictStatus
 from gagar.stream.limits import RuntimeLimits
-from tests.chaos.fate import EARLY_SHARE, KINDS, MIN_GROUPS, PER_KIND, End, Fate, Fates, Kind, Letter, Member, Poison
+from tests.chaos.expected_outcomes import (
+    EARLY_SHARE,
+    KINDS,
+    MIN_GROUPS,
+    PER_KIND,
+    End,
+    ExpectedOutcome,
+    ExpectedOutcomes,
+    Kind,
+    Letter,
+    Member,
+    Poison,
+)
 
 NO_POISON = None
 CLEAN = PatchMeasures(num_added_lines=1, num_files=1)
@@ -17,9 +29,11 @@ def members(*statuses: VerdictStatus) -> tuple[Member, ...]:
     return tuple(Member(status=status, num_sampled=0 if status == "invalid" else 10, measures=CLEAN) for status in statuses)
 
 
-def fate(*statuses: VerdictStatus, kind: Kind | None = NO_POISON, sample_index: int = -1, group_id: str = "t-000001") -> Fate:
+def outcome(
+    *statuses: VerdictStatus, kind: Kind | None = NO_POISON, sample_index: int = -1, group_id: str = "t-000001"
+) -> ExpectedOutcome:
     poison = Poison(kind=kind, sample_index=sample_index) if kind else None
-    return Fate(group_id=group_id, members=members(*statuses), poison=poison)
+    return ExpectedOutcome(group_id=group_id, members=members(*statuses), poison=poison)
 
 
 def kind_of(name: str) -> Kind:
@@ -28,22 +42,24 @@ def kind_of(name: str) -> Kind:
 
 
 def test_a_seed_says_the_same_in_every_process_and_another_seed_says_otherwise() -> None:
-    first, again, other = (list(Fates(seed, MIN_GROUPS).all()) for seed in (1, 1, 2))
+    first, again, other = (list(ExpectedOutcomes(seed, MIN_GROUPS).all()) for seed in (1, 1, 2))
     assert first == again
     assert first != other
-    assert Fates(1, MIN_GROUPS).of("t-000042") in first
+    assert ExpectedOutcomes(1, MIN_GROUPS).of("t-000042") in first
 
 
 def test_a_run_holds_every_way_to_end_and_every_kind_of_poison() -> None:
-    fates = list(Fates(1, 1000).all())
-    ends = Counter((fate.end.kind, fate.end.reason) for fate in fates)
+    expected = list(ExpectedOutcomes(1, 1000).all())
+    ends = Counter((outcome.end.kind, outcome.end.reason) for outcome in expected)
     assert ends.keys() == {
         ("trained", ""),
         ("evaluated", ""),
         *(("dropped", reason) for reason in ("all_passed", "all_failed", "too_few_valid", "dead_letter", "lost")),
     }
-    assert 0.55 < ends["trained", ""] / len(fates) < 0.75
-    assert Counter(str(fate.poison.kind) for fate in fates if fate.poison) == {str(kind): PER_KIND for kind in KINDS}
+    assert 0.55 < ends["trained", ""] / len(expected) < 0.75
+    assert Counter(str(outcome.poison.kind) for outcome in expected if outcome.poison) == {
+        str(kind): PER_KIND for kind in KINDS
+    }
 
 
 def test_poison_befalls_every_topic_that_a_stage_reads_and_every_stage_that_writes_dead_letters() -> None:
@@ -54,20 +70,20 @@ def test_poison_befalls_every_topic_that_a_stage_reads_and_every_stage_that_writ
     assert {stage for kind in KINDS for stage in kind.rejected_by} == {stage.name for stage in STAGES if stage.inputs}
 
 
-def rejections(stage: str, fates: Fates) -> list[bool]:
+def rejections(stage: str, expected: ExpectedOutcomes) -> list[bool]:
     """Of the early groups in their order, whether the stage writes a dead letter for them."""
-    indices = {int(group_id[2:]) for group_id, kind in fates.kinds.items() if stage in kind.rejected_by}
-    return [index in indices for index in range(int(fates.num_groups * EARLY_SHARE))]
+    indices = {int(group_id[2:]) for group_id, kind in expected.kinds.items() if stage in kind.rejected_by}
+    return [index in indices for index in range(int(expected.num_groups * EARLY_SHARE))]
 
 
 @pytest.mark.parametrize(("num_groups", "per_kind"), [(MIN_GROUPS, 2), (1000, 2), (1500, 3), (10_000, 20)])
 def test_poison_grows_with_a_long_run_and_stops_no_stage(num_groups: int, per_kind: int) -> None:
     policy = RuntimeLimits()
     for seed in (1, 2, 3):
-        fates = Fates(seed, num_groups)
-        assert Counter(map(str, fates.kinds.values())) == {str(kind): per_kind for kind in KINDS}
+        expected = ExpectedOutcomes(seed, num_groups)
+        assert Counter(map(str, expected.kinds.values())) == {str(kind): per_kind for kind in KINDS}
         for stage in {stage for kind in KINDS for stage in kind.rejected_by}:
-            dead = rejections(stage, fates)
+            dead = rejections(stage, expected)
             in_a_row = max(len(list(run)) for is_dead, run in groupby(dead) if is_dead)
             together = max(sum(dead[start : start + policy.dead_share_of]) for start in range(len(dead)))
             # half the limits at most, as groups do not come in order
@@ -76,38 +92,38 @@ def test_poison_grows_with_a_long_run_and_stops_no_stage(num_groups: int, per_ki
 
 
 def test_poison_lies_early_and_befalls_valid_members_of_mixed_groups() -> None:
-    fates = Fates(3, 200)
-    assert all(int(group_id[2:]) < 80 for group_id in fates.kinds)
-    for fate_ in map(fates.of, fates.kinds):
-        assert fate_.poison is not None
-        assert {member.status for member in fate_.members} == {"passed", "failed"}
-        assert (fate_.poison.sample_index < 0) == (fate_.poison.kind.loses == "group")
+    expected = ExpectedOutcomes(3, 200)
+    assert all(int(group_id[2:]) < 80 for group_id in expected.kinds)
+    for each in map(expected.of, expected.kinds):
+        assert each.poison is not None
+        assert {member.status for member in each.members} == {"passed", "failed"}
+        assert (each.poison.sample_index < 0) == (each.poison.kind.loses == "group")
 
 
 def test_a_member_that_is_lost_leaves_the_others_to_decide() -> None:
     kind = kind_of("garbage verdicts")
-    mixed = fate("passed", "failed", "passed", "failed", kind=kind, sample_index=2)
+    mixed = outcome("passed", "failed", "passed", "failed", kind=kind, sample_index=2)
     assert mixed.is_lossy
     assert mixed.end == End(kind="trained", num_requested=4, num_valid=3, num_passed=1, num_clean=1, num_sampled_tokens=30)
     assert mixed.letters == [Letter(stage="gatherer", group_id="t-000001", sample_index=2)]
-    uniform = fate("passed", "failed", "passed", "passed", kind=kind, sample_index=1)
+    uniform = outcome("passed", "failed", "passed", "passed", kind=kind, sample_index=1)
     assert (uniform.end.kind, uniform.end.reason, uniform.end.num_valid) == ("dropped", "all_passed", 3)
 
 
 def test_a_garbage_request_is_rejected_by_both_of_its_readers() -> None:
-    found = fate("passed", "failed", "passed", "failed", kind=kind_of("garbage rollout-requests"), sample_index=0).letters
+    found = outcome("passed", "failed", "passed", "failed", kind=kind_of("garbage rollout-requests"), sample_index=0).letters
     assert {letter.stage for letter in found} == {"rollout-worker", "gatherer"}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.loses == "group"], ids=str)
 def test_a_group_that_is_rejected_whole_ends_as_a_dead_letter_of_which_nothing_is_known(kind: Kind) -> None:
-    whole = fate("passed", "failed", "passed", "failed", kind=kind)
+    whole = outcome("passed", "failed", "passed", "failed", kind=kind)
     assert whole.end == End(kind="dropped", reason="dead_letter")
     assert [letter.sample_index for letter in whole.letters] == [-1]
 
 
 def test_unusable_tokens_lose_the_group_without_a_dead_letter() -> None:
-    lost = fate("passed", "failed", "passed", "failed", kind=kind_of("sentinel trajectory-tokens"), sample_index=0)
+    lost = outcome("passed", "failed", "passed", "failed", kind=kind_of("sentinel trajectory-tokens"), sample_index=0)
     assert (lost.end.kind, lost.end.reason, lost.letters) == ("dropped", "lost", [])
 
 
@@ -120,21 +136,21 @@ def test_unusable_tokens_lose_the_group_without_a_dead_letter() -> None:
     ],
 )
 def test_groups_that_are_not_mixed_are_dropped(statuses: tuple[VerdictStatus, ...], reason: str) -> None:
-    assert fate(*statuses).end.reason == reason
+    assert outcome(*statuses).end.reason == reason
 
 
 def test_an_evaluation_is_evaluated_however_it_went() -> None:
-    assert fate("failed", "failed", "invalid", "failed", group_id="e-000000-0001").end.kind == "evaluated"
+    assert outcome("failed", "failed", "invalid", "failed", group_id="e-000000-0001").end.kind == "evaluated"
 
 
 def test_delays_are_mostly_moments_some_a_second_and_a_few_five() -> None:
-    fates = Fates(1, MIN_GROUPS)
-    delays = [fates.delay_s("verifier", f"t-{index:06d}", sample) for index in range(500) for sample in range(4)]
-    assert fates.delay_s("verifier", "t-000000", 0) == delays[0]
+    expected = ExpectedOutcomes(1, MIN_GROUPS)
+    delays = [expected.delay_s("verifier", f"t-{index:06d}", sample) for index in range(500) for sample in range(4)]
+    assert expected.delay_s("verifier", "t-000000", 0) == delays[0]
     assert 0.90 < sum(delay <= 0.05 for delay in delays) / len(delays) < 0.97
     assert {delay for delay in delays if delay > 0.05} == {1.0, 5.0}
 
 
 def test_too_few_groups_for_all_the_poison_are_refused() -> None:
     with pytest.raises(ValueError, match="expected 125 or more, got 124"):
-        Fates(1, 124)
+        ExpectedOutcomes(1, 124)
