@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
+# Bytecode is kept, and not beside the source: a test starts many processes, and compiling takes most of the start.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .PHONY: setup demo test quick check bench chaos mutants clean
 
@@ -12,12 +15,13 @@ demo: $(STAMP)
 
 # More workers than cores: tests of processes wait more than they compute.
 WORKERS ?= 3
+SPREAD := --dist loadgroup --no-loadscope-reorder
 test: $(STAMP)
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) $(SPREAD)
 
 # What needs no process beside it: the unit tests, and the contract tests in memory.
 quick: $(STAMP)
-	$(BIN)/pytest -n 2 -m "not (broker or sandbox or slow)" tests/unit tests/contract
+	$(BIN)/pytest -n 2 $(SPREAD) -m "not (broker or sandbox or slow)" tests/unit tests/contract
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -207,7 +207,7 @@ MUTANTS = (
     Mutant(
         "a late verdict does not open its group again",
         "Gather.is_late",
-        "isinstance(delivery.record, Verdict) and is_finished(delivery.record.request)",
+        "isinstance(delivery.record, Verdict) and is_finished(delivery.record.attempt.request)",
         "False",
     ),
     Mutant(
