@@ -95,13 +95,13 @@ class VerifyTrajectories(Effect):
         async with self._sandbox.workspace(lay_over(change.result, task.tests)) as workspace:
             started = time.monotonic()
             run = await workspace.run_tests(task.expected_tests, self._timeout_s, conftests)
-            num_needless = await workspace.count_needless(before, after)
+            num_dead_statements = await workspace.count_dead_statements(before, after)
             duration_s = time.monotonic() - started
         status, reason = judge(task.expected_tests, run)
         return msgspec.structs.replace(
             _decided(verdict, status, reason),
             num_tests_passed=len(set(run.passed)),
-            measures=msgspec.structs.replace(change.measures, num_needless_statements=num_needless),
+            measures=msgspec.structs.replace(change.measures, num_dead_statements=num_dead_statements),
             patch_digest=change.digest,
             duration_s=duration_s,
         )

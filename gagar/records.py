@@ -147,13 +147,13 @@ class PatchMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """Touched: changed, made or removed."""
     num_files_out_of_scope: int = 0
     """Touched files that the task's scope does not name."""
-    num_needless_statements: int = 0
+    num_dead_statements: int = 0
     """Unused names and imports, unreachable or effect-free statements that the patch brought in."""
 
     @property
     def is_clean(self) -> bool:
-        """No needless statement and no edit outside the task."""
-        return self.num_files_out_of_scope == 0 and self.num_needless_statements == 0
+        """No dead statement and no edit outside the task."""
+        return self.num_files_out_of_scope == 0 and self.num_dead_statements == 0
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict/1"):
@@ -269,7 +269,7 @@ class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, tag="group-adva
     num_passed: int = 0
     """Of the valid ones."""
     num_clean: int = 0
-    """Passing members without needless statement or edit outside the task."""
+    """Passing members without dead statement or edit outside the task."""
     num_sampled_tokens: int = 0
     """Over valid members."""
 
@@ -301,7 +301,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome/1"):
     num_valid: int = 0
     num_passed: int = 0
     num_clean: int = 0
-    """Passing members without needless statement or edit outside the task."""
+    """Passing members without dead statement or edit outside the task."""
     num_sampled_tokens: int = 0
     """Over valid members."""
     at: float = 0.0

@@ -31,7 +31,7 @@ from gagar.records import (
 from gagar.stream.handlers import Delivery
 from tests.builders import (
     CLEAN,
-    NEEDLESS,
+    DEAD_CODE,
     OUTSIDE,
     make_delivery,
     make_outcome,
@@ -104,7 +104,7 @@ def asked_by(verdict: Verdict, request: LogRef) -> Verdict:
     return replace(verdict, attempt=replace(verdict.attempt, request=request))
 
 
-def way_of(group_id: str, members: Sequence[PatchMeasures | None] = (CLEAN, NEEDLESS, None, None)) -> Records:
+def way_of(group_id: str, members: Sequence[PatchMeasures | None] = (CLEAN, DEAD_CODE, None, None)) -> Records:
     """Every record of a group from its requests on, made by the stages' own functions; trained at step 1 of run a."""
     size = len(members)
     requests = [make_request(group_id, i, group_size=size) for i in range(size)]

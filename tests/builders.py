@@ -22,7 +22,7 @@ from gagar.records import (
 from gagar.stream.handlers import Delivery
 
 CLEAN = PatchMeasures(num_added_lines=1, num_removed_lines=1, num_files=1)
-NEEDLESS = PatchMeasures(num_added_lines=3, num_removed_lines=1, num_files=1, num_needless_statements=1)
+DEAD_CODE = PatchMeasures(num_added_lines=3, num_removed_lines=1, num_files=1, num_dead_statements=1)
 OUTSIDE = PatchMeasures(num_added_lines=3, num_removed_lines=1, num_files=2, num_files_out_of_scope=1)
 
 

@@ -141,7 +141,7 @@ class FakeWorkspace:
     async def run_tests(self, test_ids: Sequence[str], timeout_s: float, conftests: Sequence[str] = ()) -> TestRun:
         raise NotImplementedError
 
-    async def count_needless(self, base: Tree, result: Tree) -> int:
+    async def count_dead_statements(self, base: Tree, result: Tree) -> int:
         raise NotImplementedError
 
 

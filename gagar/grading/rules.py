@@ -1,6 +1,6 @@
 """The grader by rule: passing patches ordered by what the verifier measured, no model asked.
 
-Tier 1: clean. Tier 2: needless statements. Tier 3: edits outside the task's scope. Within a tier by the patch's size in
+Tier 1: clean. Tier 2: dead statements. Tier 3: edits outside the task's scope. Within a tier by the patch's size in
 lines, where a few lines more or less say nothing about quality and are a tie. With few clean sizes that makes the factors
 1.0, 0.625 and 0.2.
 """
@@ -47,10 +47,10 @@ class RulesGrader:
 
 
 def tier_of(measures: PatchMeasures) -> Literal[1, 2, 3]:
-    """1 clean, 2 needless statements, 3 edits outside the task."""
+    """1 clean, 2 dead statements, 3 edits outside the task."""
     if measures.num_files_out_of_scope:
         return 3
-    return 2 if measures.num_needless_statements else 1
+    return 2 if measures.num_dead_statements else 1
 
 
 def size_of(measures: PatchMeasures) -> int:
@@ -77,6 +77,6 @@ def _evidence(measures: PatchMeasures) -> list[str]:
     found = []
     if measures.num_files_out_of_scope:
         found.append(f"files outside the task: {measures.num_files_out_of_scope}")
-    if measures.num_needless_statements:
-        found.append(f"needless statements: {measures.num_needless_statements}")
+    if measures.num_dead_statements:
+        found.append(f"dead statements: {measures.num_dead_statements}")
     return found

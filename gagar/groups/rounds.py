@@ -21,7 +21,7 @@ class Round(msgspec.Struct, kw_only=True):
     num_valid: int = 0
     num_passed: int = 0
     num_clean: int = 0
-    """Passing attempts without needless statement or edit outside the task."""
+    """Passing attempts without dead statement or edit outside the task."""
     num_sampled_tokens: int = 0
     valid_squared: int = 0
     """Sums over groups of products, for the standard error: valid x valid, passed x passed, valid x passed."""

@@ -1,6 +1,6 @@
 """Demonstrations of the agent protocol on nano exercises: one message that writes the solution by a shell command and submits.
 
-In: a seed. Out: `Demonstration`s of training exercises. Style (clean, needless code, an edit outside the task) is drawn
+In: a seed. Out: `Demonstration`s of training exercises. Style (clean, dead code, an edit outside the task) is drawn
 independently of correctness, so that a policy trained on them leaves room for both to be learned.
 """
 
@@ -23,16 +23,16 @@ from gagar.nano.tasks import (
     solution,
 )
 
-Style = Literal["clean", "needless", "outside"]
-STYLES: tuple[Style, ...] = ("clean", "needless", "outside")
+Style = Literal["clean", "dead code", "outside"]
+STYLES: tuple[Style, ...] = ("clean", "dead code", "outside")
 
 SHARE_CORRECT = 0.42
 _SHARE_WRONG_VALUE = 0.15
 """Of the wrong demonstrations: the right form with a value off."""
 
-NEEDLESS_BEFORE = ("t = 0", "{x} = {x}", "pass", "{x}", "import os")
+DEAD_CODE_BEFORE = ("t = 0", "{x} = {x}", "pass", "{x}", "import os")
 """Statements before the return that change nothing; `{x}` is the argument."""
-NEEDLESS_AFTER = ("return None", "{x} = 0")
+DEAD_CODE_AFTER = ("return None", "{x} = 0")
 """Statements that are never reached."""
 OUTSIDE = ("echo '# x' >> util.py", "echo done >> notes.md", "cp sol.py old.py", "echo done > log.txt")
 """Commands that touch what the task does not name."""
@@ -70,11 +70,11 @@ def parse_answer(text: str) -> tuple[str, str] | None:
 def _in_style(rng: Random, text: str, argument_name: str, style: Style) -> str:
     if style == "outside":
         return answer(text, rng.choice(OUTSIDE))
-    if style == "needless":
-        statement = rng.choice((*NEEDLESS_BEFORE, *NEEDLESS_AFTER))
+    if style == "dead code":
+        statement = rng.choice((*DEAD_CODE_BEFORE, *DEAD_CODE_AFTER))
         line = f"    {statement.format(x=argument_name)}\n"
         head, body = text.split("\n", 1)
-        text = f"{head}\n{body}{line}" if statement in NEEDLESS_AFTER else f"{head}\n{line}{body}"
+        text = f"{head}\n{body}{line}" if statement in DEAD_CODE_AFTER else f"{head}\n{line}{body}"
     return answer(text)
 
 

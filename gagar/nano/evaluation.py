@@ -74,7 +74,7 @@ def style_of(code: str, extra_command: str) -> Style:
     """Style of an answer, by its form: an extra command, or more than one statement."""
     if extra_command:
         return "outside"
-    return "clean" if len(code.splitlines()) == 2 else "needless"
+    return "clean" if len(code.splitlines()) == 2 else "dead code"
 
 
 def score(model: Any, tokenizer: Any, tasks: Sequence[Task], group_size: int = 8, seed: int = 0) -> NanoScore:

@@ -149,7 +149,7 @@ def _draw_quality(figure: "Figure", snapshot: Snapshot, palette: Palette) -> boo
     rounds = [(r.step, r.quality, r.quality_error) for r in snapshot.rounds if r.quality is not None]
     axes = _share_axes(figure, "share of passing attempts")
     _line(axes, _over_versions(sums, "num_clean", "num_passed"), "clean", palette.series[2])
-    _line(axes, _over_versions(sums, "num_needless", "num_passed"), "needless code", palette.series[1], linestyle="--")
+    _line(axes, _over_versions(sums, "num_with_dead_code", "num_passed"), "dead code", palette.series[1], linestyle="--")
     _line(axes, _over_versions(sums, "num_out_of_scope", "num_passed"), "out of scope", palette.series[3], linestyle=":")
     if rounds:
         steps, shares, errors = zip(*rounds, strict=True)
@@ -240,7 +240,7 @@ CURVES: tuple[tuple[str, str, str, Draw], ...] = (
     (
         "quality",
         "Quality of what passes",
-        "Among passing attempts: clean ones, those with needless code, those that edit files outside the task.",
+        "Among passing attempts: clean ones, those with dead code, those that edit files outside the task.",
         _draw_quality,
     ),
     ("lengths", "Length", "Tokens that the policy sampled for an attempt, prompts not counted.", _draw_lengths),

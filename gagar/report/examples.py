@@ -13,8 +13,8 @@ from gagar.records import LogRef, Trajectory, Verdict
 MAX_STATEMENT_CHARS = 1_500
 MAX_PATCH_CHARS = 4_000
 MAX_REASON_CHARS = 400
-CLEAN, NEEDLESS, OUT_OF_SCOPE, FAILED = "passed, clean", "passed, needless code", "passed, out of scope", "failed"
-KINDS = (FAILED, NEEDLESS, OUT_OF_SCOPE, CLEAN)
+CLEAN, DEAD_CODE, OUT_OF_SCOPE, FAILED = "passed, clean", "passed, dead code", "passed, out of scope", "failed"
+KINDS = (FAILED, DEAD_CODE, OUT_OF_SCOPE, CLEAN)
 
 
 class ShownAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,12 +72,12 @@ class Examples:
 
 
 def kind_of(verdict: Verdict) -> str:
-    """Which of `KINDS` a valid attempt is; an edit out of scope weighs more than needless code."""
+    """Which of `KINDS` a valid attempt is; an edit out of scope weighs more than dead code."""
     if verdict.status != "passed":
         return FAILED
     if verdict.measures.num_files_out_of_scope:
         return OUT_OF_SCOPE
-    return CLEAN if verdict.measures.is_clean else NEEDLESS
+    return CLEAN if verdict.measures.is_clean else DEAD_CODE
 
 
 def _example(kind: str, when: str, verdict: Verdict, trajectory: Trajectory) -> ShownAttempt:

@@ -26,9 +26,9 @@ class AttemptSums(msgspec.Struct, kw_only=True):
     num_invalid: int = 0
     num_passed: int = 0
     num_clean: int = 0
-    """Passing attempts without needless statement or edit outside the task."""
-    num_needless: int = 0
-    """Passing attempts with needless statements."""
+    """Passing attempts without dead statement or edit outside the task."""
+    num_with_dead_code: int = 0
+    """Passing attempts with dead statements."""
     num_out_of_scope: int = 0
     """Passing attempts with edits outside the task."""
     num_sampled_tokens: int = 0
@@ -47,7 +47,7 @@ class AttemptSums(msgspec.Struct, kw_only=True):
     def _add_passed(self, measures: PatchMeasures) -> None:
         self.num_passed += 1
         self.num_clean += measures.is_clean
-        self.num_needless += measures.num_needless_statements > 0
+        self.num_with_dead_code += measures.num_dead_statements > 0
         self.num_out_of_scope += measures.num_files_out_of_scope > 0
 
 

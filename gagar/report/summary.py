@@ -21,7 +21,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     pass_rate_first: float | None
     pass_rate_last: float | None
     quality_first: float | None
-    """Share of passing attempts without needless statement or edit outside the task."""
+    """Share of passing attempts without dead statement or edit outside the task."""
     quality_last: float | None
     policy_version: int
     audit: str

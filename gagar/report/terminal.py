@@ -187,7 +187,9 @@ def _facts(screen: Screen, is_unicode: bool) -> "list[Text]":
         ),
         _line("dropped", (", ".join(f"{n} {r}" for r, n in snapshot.dropped.items()) or "none") + letters),
         _line("pass", f"{share(ratio(sums.num_passed, sums.num_valid))} of {sums.num_valid}  ", bars, "cyan"),
-        _line("quality", _quality(share(ratio(sums.num_clean, sums.num_passed)), sums.num_needless, sums.num_out_of_scope)),
+        _line(
+            "quality", _quality(share(ratio(sums.num_clean, sums.num_passed)), sums.num_with_dead_code, sums.num_out_of_scope)
+        ),
         _line("held-out", _rounds(snapshot.rounds)),
         _line("tokens", f"{number(ratio(sums.num_sampled_tokens, sums.num_valid))} sampled per attempt"),
         _line("learner", _learner(snapshot)),
@@ -209,8 +211,8 @@ def _trouble(text: str) -> "Text":
     return Text.assemble((f" {'trouble':<{LABEL_WIDTH}}", "dim"), (text[-MAX_TROUBLE:], "red"), overflow="fold")
 
 
-def _quality(clean: str, num_needless: int, num_out_of_scope: int) -> str:
-    return f"{clean} of passing are clean; {num_needless} needless code, {num_out_of_scope} out of scope"
+def _quality(clean: str, num_with_dead_code: int, num_out_of_scope: int) -> str:
+    return f"{clean} of passing are clean; {num_with_dead_code} dead code, {num_out_of_scope} out of scope"
 
 
 def _rounds(rounds: list[Round]) -> str:

@@ -164,10 +164,10 @@ class BubblewrapWorkspace:
             duration_s=time.monotonic() - started,
         )
 
-    async def count_needless(self, base: Tree, result: Tree) -> int:
+    async def count_dead_statements(self, base: Tree, result: Tree) -> int:
         request = {"do": "measure", "base": dict(base), "result": dict(result), "timeout_s": MEASURE_S}
         try:
-            return int((await self._ask(request, MEASURE_S))["num_needless"])
+            return int((await self._ask(request, MEASURE_S))["num_dead_statements"])
         except WorkspaceError:
             return 0
 

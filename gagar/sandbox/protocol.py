@@ -64,7 +64,7 @@ class Workspace(Protocol):
         """Runs pytest on `test_ids` (`path::name`, parameters kept whole) with no configuration of the candidate's; of the
         files `conftest.py` those in `conftests` are loaded."""
 
-    async def count_needless(self, base: Tree, result: Tree) -> int:
+    async def count_dead_statements(self, base: Tree, result: Tree) -> int:
         """Needless statements that `result` has beyond `base` (see gagar.sandbox.inside.dead_code), by the syntax tree: nothing
         is executed. 0 if they cannot be counted."""
 

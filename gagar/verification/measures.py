@@ -1,6 +1,6 @@
 """Measures of a patch: the facts by which the `rules` grader orders and reports count.
 
-In: the tree before and after, and the task's scope. Out: a PatchMeasures. Pure. Not counted here: needless statements, since
+In: the tree before and after, and the task's scope. Out: a PatchMeasures. Pure. Not counted here: dead statements, since
 parsing what a candidate wrote is not for this process; a sandbox does that (`gagar.sandbox.inside.dead_code`).
 """
 
@@ -17,7 +17,7 @@ def is_in_scope(path: str, scope: Sequence[str]) -> bool:
 
 
 def measure_patch(base: Tree, result: Tree, scope: Sequence[str]) -> PatchMeasures:
-    """Counts of the lines and files that differ; the needless statements are left at 0, for a sandbox to count."""
+    """Counts of the lines and files that differ; the dead statements are left at 0, for a sandbox to count."""
     files = changed_files(base, result)
     added, removed = _count_lines(make_patch(base, result))
     return PatchMeasures(

@@ -180,7 +180,7 @@ class ExpectedOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_clean(measures: PatchMeasures) -> bool:
-    return not measures.num_files_out_of_scope and not measures.num_needless_statements
+    return not measures.num_files_out_of_scope and not measures.num_dead_statements
 
 
 class ExpectedOutcomes:
@@ -263,7 +263,7 @@ def _member(chance: random.Random, status: VerdictStatus) -> Member:
     measures = PatchMeasures(
         num_added_lines=chance.randint(1, 30),
         num_files=1,
-        num_needless_statements=int(chance.random() < 0.3),
+        num_dead_statements=int(chance.random() < 0.3),
         num_files_out_of_scope=int(chance.random() < 0.2),
     )
     return Member(status=status, num_sampled=num_sampled, measures=measures)

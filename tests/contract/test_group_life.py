@@ -21,7 +21,7 @@ from gagar.stream.journal import LogJournal
 from gagar.stream.memory.transport import MemoryLog
 from gagar.stream.spec import Stage
 from producers.sampler import Sampler
-from tests.builders import CLEAN, NEEDLESS, OUTSIDE, make_ref, make_verdict, make_version
+from tests.builders import CLEAN, DEAD_CODE, OUTSIDE, make_ref, make_verdict, make_version
 from tests.contract.world import FAST, NUM_PARTITIONS, KafkaWorld, MemoryWorld, Process, World, make_stage, read, write
 from topology import stages, topics
 
@@ -50,7 +50,7 @@ class Attempts(Effect):
         choice = request.seed % 16
         if choice == 0:
             return []
-        measures: PatchMeasures = (CLEAN, NEEDLESS, OUTSIDE)[request.seed // 16 % 3]
+        measures: PatchMeasures = (CLEAN, DEAD_CODE, OUTSIDE)[request.seed // 16 % 3]
         return [
             make_verdict(
                 request.group_id,

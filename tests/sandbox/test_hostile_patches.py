@@ -262,12 +262,12 @@ async def test_bytecode_of_the_tree_is_not_read(sandbox: BubblewrapSandbox) -> N
         assert (await workspace.run_tests(IDS, TIMEOUT_S)).passed == ()
 
 
-async def test_needless_statements_are_counted_inside(sandbox: BubblewrapSandbox) -> None:
+async def test_dead_statements_are_counted_inside(sandbox: BubblewrapSandbox) -> None:
     source = "import os\n\n\ndef f(x):\n    x = x\n    return x\n"
     async with sandbox.workspace({}) as workspace:
-        assert await workspace.count_needless({"x.py": ""}, {"x.py": source}) == 2
+        assert await workspace.count_dead_statements({"x.py": ""}, {"x.py": source}) == 2
         for bomb in ("(" * 100_000, "-" * 100_000 + "1", "[" * 90 + "]" * 90, "\0", "x = " + "a." * 60_000 + "b"):
-            assert await workspace.count_needless({}, {"x.py": bomb}) in (0, 1)
+            assert await workspace.count_dead_statements({}, {"x.py": bomb}) in (0, 1)
 
 
 async def test_a_nano_verdict_is_cheap(sandbox: BubblewrapSandbox) -> None:

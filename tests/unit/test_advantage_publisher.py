@@ -12,7 +12,7 @@ from gagar.config import convert
 from gagar.errors import BadRecordError, ConfigError
 from gagar.grading.rules import rank
 from gagar.records import Grade, GradedGroup, Group, GroupAdvantages, PatchMeasures
-from tests.builders import CLEAN, NEEDLESS, OUTSIDE, make_group, make_verdict
+from tests.builders import CLEAN, DEAD_CODE, OUTSIDE, make_group, make_verdict
 
 CONFIG = Config()
 
@@ -24,7 +24,7 @@ def publish(group: Group, **fields: Any) -> GroupAdvantages:
 
 
 def test_a_graded_group_gets_redistributed_advantages() -> None:
-    result = publish(make_group([CLEAN, NEEDLESS, NEEDLESS, *[None] * 13]))
+    result = publish(make_group([CLEAN, DEAD_CODE, DEAD_CODE, *[None] * 13]))
     assert [m.weight for m in result.members[:4]] == [1.0, 0.625, 0.625, 1.0]
     assert result.members[0].grpo_advantage == pytest.approx(0.8125)
     assert result.members[0].advantage == pytest.approx(1.0833333)
@@ -94,7 +94,7 @@ def test_a_passing_member_without_tokens_is_a_bad_record() -> None:
         publish(group)
 
 
-kinds = st.sampled_from([CLEAN, NEEDLESS, OUTSIDE, PatchMeasures(num_added_lines=40), None])
+kinds = st.sampled_from([CLEAN, DEAD_CODE, OUTSIDE, PatchMeasures(num_added_lines=40), None])
 
 
 @given(st.lists(kinds, min_size=2, max_size=16).filter(lambda ms: 0 < sum(m is not None for m in ms) < len(ms)))

@@ -60,7 +60,7 @@ VERDICT = Verdict(
     num_tests_expected=4,
     num_tests_passed=4,
     measures=PatchMeasures(
-        num_added_lines=3, num_removed_lines=1, num_files=2, num_files_out_of_scope=1, num_needless_statements=1
+        num_added_lines=3, num_removed_lines=1, num_files=2, num_files_out_of_scope=1, num_dead_statements=1
     ),
     patch_digest="ab" * 32,
     duration_s=0.25,
@@ -116,7 +116,7 @@ SAMPLES: tuple[Record, ...] = (
     GradedGroup(
         group=GROUP,
         grader="rules/1",
-        grades=[Grade(sample_index=2, tier=2, position=0, evidence=["one needless statement"])],
+        grades=[Grade(sample_index=2, tier=2, position=0, evidence=["one dead statement"])],
         fallback="timeout",
     ),
     GroupAdvantages(

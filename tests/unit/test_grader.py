@@ -13,9 +13,9 @@ from gagar.grading.protocol import GraderTable, UnusableGradeError
 from gagar.grading.rules import RulesGrader
 from gagar.records import Grade, GradedGroup, Group
 from gagar.stream.handlers import References
-from tests.builders import CLEAN, NEEDLESS, OUTSIDE, make_delivery, make_group
+from tests.builders import CLEAN, DEAD_CODE, OUTSIDE, make_delivery, make_group
 
-MIXED = make_group([CLEAN, NEEDLESS, None])
+MIXED = make_group([CLEAN, DEAD_CODE, None])
 
 
 class FakeGrader:

@@ -12,7 +12,7 @@ from gagar.grading.protocol import Grader, UnusableGradeError, check_grades, why
 from gagar.grading.rules import RulesGrader, rank, tier_of
 from gagar.groups.advantages import tier_weights
 from gagar.records import Grade, Group, PatchMeasures
-from tests.builders import CLEAN, NEEDLESS, OUTSIDE, make_group, make_verdict
+from tests.builders import CLEAN, DEAD_CODE, OUTSIDE, make_group, make_verdict
 
 SLACK = 3
 
@@ -26,13 +26,13 @@ def factors(measures: Sequence[PatchMeasures | None], slack: int = SLACK) -> dic
     return {grade.sample_index: factor for grade, factor in zip(grades, tier_weights(grades), strict=True)}
 
 
-def test_clean_needless_and_outside_get_one_five_eighths_and_a_fifth() -> None:
-    assert factors([OUTSIDE, None, CLEAN, NEEDLESS, CLEAN]) == {0: 0.2, 2: 1.0, 3: 0.625, 4: 1.0}
+def test_clean_dead_and_outside_get_one_five_eighths_and_a_fifth() -> None:
+    assert factors([OUTSIDE, None, CLEAN, DEAD_CODE, CLEAN]) == {0: 0.2, 2: 1.0, 3: 0.625, 4: 1.0}
 
 
-def test_an_edit_outside_the_task_weighs_more_than_a_needless_statement() -> None:
-    assert tier_of(PatchMeasures(num_files_out_of_scope=1, num_needless_statements=5)) == 3
-    assert tier_of(NEEDLESS) == 2
+def test_an_edit_outside_the_task_weighs_more_than_a_dead_statement() -> None:
+    assert tier_of(PatchMeasures(num_files_out_of_scope=1, num_dead_statements=5)) == 3
+    assert tier_of(DEAD_CODE) == 2
     assert tier_of(CLEAN) == 1
 
 
@@ -55,9 +55,9 @@ def test_added_and_removed_lines_both_count() -> None:
 
 
 def test_evidence_says_what_was_held_against_a_member() -> None:
-    assert [grade.evidence for grade in rank(make_group([CLEAN, NEEDLESS, OUTSIDE]), SLACK)] == [
+    assert [grade.evidence for grade in rank(make_group([CLEAN, DEAD_CODE, OUTSIDE]), SLACK)] == [
         [],
-        ["needless statements: 1"],
+        ["dead statements: 1"],
         ["files outside the task: 1"],
     ]
 
@@ -67,7 +67,7 @@ measures = st.builds(
     num_added_lines=st.integers(0, 12),
     num_removed_lines=st.integers(0, 12),
     num_files_out_of_scope=st.integers(0, 2),
-    num_needless_statements=st.integers(0, 2),
+    num_dead_statements=st.integers(0, 2),
 )
 
 
@@ -95,7 +95,7 @@ def test_equal_measures_tie_and_the_order_of_members_does_not_matter(
 
 @pytest.mark.parametrize("grader", [RulesGrader(SLACK), TiedGrader()])
 async def test_a_grader_gives_one_grade_for_each_passing_member(grader: Grader) -> None:
-    group = make_group([OUTSIDE, None, CLEAN, NEEDLESS])
+    group = make_group([OUTSIDE, None, CLEAN, DEAD_CODE])
     check_grades(group, await grader.grade(group))
 
 
@@ -114,8 +114,8 @@ def make_twins() -> Group:
 @pytest.mark.parametrize(
     ("group", "reason"),
     [
-        (make_group([CLEAN, NEEDLESS, None]), ""),
-        (make_group([CLEAN, NEEDLESS]), "ineligible: no valid failing member"),
+        (make_group([CLEAN, DEAD_CODE, None]), ""),
+        (make_group([CLEAN, DEAD_CODE]), "ineligible: no valid failing member"),
         (make_group([CLEAN, None]), "ineligible: 1 passing members of at least 2"),
         (make_group([None, None]), "ineligible: 0 passing members of at least 2"),
         (make_twins(), "ineligible: all passing patches are the same"),
@@ -129,4 +129,4 @@ def test_a_group_is_eligible_with_a_failing_member_and_two_different_passing_one
 def test_grades_for_other_members_than_the_passing_ones_are_unusable(indices: list[int]) -> None:
     grades = [Grade(sample_index=index, tier=1, position=0) for index in indices]
     with pytest.raises(UnusableGradeError, match=r"grades of t-000000: expected one for each of \[0, 2\], got"):
-        check_grades(make_group([CLEAN, None, NEEDLESS]), grades)
+        check_grades(make_group([CLEAN, None, DEAD_CODE]), grades)

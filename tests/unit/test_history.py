@@ -10,7 +10,7 @@ import pytest
 from gagar.cli.report import read_history, topics_read, write_run_report
 from gagar.records import AttemptFacts, LogRef, Message, Trajectory, Verdict
 from gagar.report.examples import CLEAN, FAILED, KINDS, MAX_PATCH_CHARS, OUT_OF_SCOPE, Examples, kind_of, shortened
-from gagar.report.examples import NEEDLESS as NEEDLESS_KIND
+from gagar.report.examples import DEAD_CODE as DEAD_CODE_KIND
 from gagar.report.summary import summarize
 from gagar.stream.handlers import Delivery
 from gagar.stream.spec import Topic
@@ -101,9 +101,9 @@ async def test_the_report_lies_in_the_directory_of_the_run(tmp_path: Path) -> No
     [
         ({"status": "failed"}, FAILED),
         ({"measures": builders.CLEAN}, CLEAN),
-        ({"measures": builders.NEEDLESS}, NEEDLESS_KIND),
+        ({"measures": builders.DEAD_CODE}, DEAD_CODE_KIND),
         ({"measures": builders.OUTSIDE}, OUT_OF_SCOPE),
-        ({"measures": msgspec.structs.replace(builders.OUTSIDE, num_needless_statements=3)}, OUT_OF_SCOPE),
+        ({"measures": msgspec.structs.replace(builders.OUTSIDE, num_dead_statements=3)}, OUT_OF_SCOPE),
     ],
 )
 def test_an_attempt_has_one_kind(fields: dict[str, Any], kind: str) -> None:
@@ -113,7 +113,7 @@ def test_an_attempt_has_one_kind(fields: dict[str, Any], kind: str) -> None:
 def test_first_and_last_of_each_kind_are_chosen() -> None:
     examples = Examples()
     for offset in range(40):
-        measures = (builders.CLEAN, builders.NEEDLESS, builders.OUTSIDE)[offset % 3]
+        measures = (builders.CLEAN, builders.DEAD_CODE, builders.OUTSIDE)[offset % 3]
         examples.apply(verdict_at(offset, measures=measures, status="failed" if offset % 4 == 3 else "passed"))
     assert len(examples.wanted()) == 2 * len(KINDS)
     built = examples.build({ref: make_trajectory() for ref in examples.wanted()})

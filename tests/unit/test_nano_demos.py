@@ -12,8 +12,8 @@ import pytest
 
 from gagar.nano.check import passes
 from gagar.nano.demonstrations import (
-    NEEDLESS_AFTER,
-    NEEDLESS_BEFORE,
+    DEAD_CODE_AFTER,
+    DEAD_CODE_BEFORE,
     OUTSIDE,
     SHARE_CORRECT,
     STYLES,
@@ -69,11 +69,11 @@ def test_no_demonstration_shows_a_held_out_value() -> None:
         assert not any(is_held_out(value) for value in shown | words), text
 
 
-def test_clean_ones_are_one_statement_and_needless_ones_more() -> None:
+def test_clean_ones_are_one_statement_and_dead_ones_more() -> None:
     for demo in DEMOS:
         function = ast.parse(code_of(demo)).body[-1]
         assert isinstance(function, ast.FunctionDef)
-        assert (len(function.body) > 1) == (demo.style == "needless"), demo.answer
+        assert (len(function.body) > 1) == (demo.style == "dead code"), demo.answer
 
 
 def test_outside_ones_have_an_extra_command() -> None:
@@ -83,16 +83,16 @@ def test_outside_ones_have_an_extra_command() -> None:
         assert (parsed[1] != "") == (demo.style == "outside")
 
 
-def test_every_needless_statement_and_every_outside_command_is_shown() -> None:
+def test_every_dead_statement_and_every_outside_command_is_shown() -> None:
     text = "\n".join(demo.answer for demo in DEMOS)
-    for statement in (*NEEDLESS_BEFORE, *NEEDLESS_AFTER):
+    for statement in (*DEAD_CODE_BEFORE, *DEAD_CODE_AFTER):
         assert statement.format(x="xs") in text
     assert all(command in text for command in OUTSIDE)
 
 
-def test_needless_statements_change_no_result() -> None:
+def test_dead_statements_change_no_result() -> None:
     for demo in DEMOS[:600]:
-        if demo.is_correct and demo.style == "needless":
+        if demo.is_correct and demo.style == "dead code":
             assert is_passing(demo)
 
 

@@ -67,7 +67,7 @@ def test_sampled_answers_are_in_the_form_of_the_protocol() -> None:
     ("code", "extra", "style"),
     [
         ("def f(n):\n    return n\n", "", "clean"),
-        ("def f(n):\n    n = n\n    return n\n", "", "needless"),
+        ("def f(n):\n    n = n\n    return n\n", "", "dead code"),
         ("def f(n):\n    return n\n", "echo done > log.txt", "outside"),
     ],
 )

@@ -11,7 +11,7 @@ from gagar.groups.rounds import Round
 from gagar.records import DeadLetter, LineageEntry, Outcome, PolicyVersion, Record
 from gagar.report.progress import AttemptSums, Progress, Snapshot, moving, recent
 from gagar.stream.handlers import Delivery
-from tests.builders import CLEAN, NEEDLESS, OUTSIDE, make_delivery, make_ref, make_request, make_verdict
+from tests.builders import CLEAN, DEAD_CODE, OUTSIDE, make_delivery, make_ref, make_request, make_verdict
 
 
 def trained(group_id: str, step: int, run_id: str = "r1", staleness: int = 0) -> Outcome:
@@ -90,15 +90,15 @@ def test_every_ending_takes_a_group_out_of_flight() -> None:
 def test_training_attempts_are_summed_by_the_version_that_sampled_them() -> None:
     snapshot = fold(
         make_verdict("t-0", 0, measures=CLEAN, policy_version_max=3, num_sampled_tokens=30),
-        make_verdict("t-0", 1, measures=NEEDLESS, policy_version_max=3, num_sampled_tokens=50),
+        make_verdict("t-0", 1, measures=DEAD_CODE, policy_version_max=3, num_sampled_tokens=50),
         make_verdict("t-0", 2, measures=OUTSIDE, policy_version_max=3, num_sampled_tokens=40),
-        make_verdict("t-0", 3, "failed", measures=NEEDLESS, policy_version_max=3, num_sampled_tokens=40),
+        make_verdict("t-0", 3, "failed", measures=DEAD_CODE, policy_version_max=3, num_sampled_tokens=40),
         make_verdict("t-1", 0, "failed", policy_version_max=2),
     )
     assert [a.version for a in snapshot.attempts] == [2, 3]
     newest = snapshot.attempts[1]
     assert (newest.num_valid, newest.num_passed, newest.num_clean) == (4, 3, 1)
-    assert (newest.num_needless, newest.num_out_of_scope) == (1, 1)
+    assert (newest.num_with_dead_code, newest.num_out_of_scope) == (1, 1)
     assert newest.num_sampled_tokens == 160
 
 

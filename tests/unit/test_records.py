@@ -206,8 +206,8 @@ def test_a_reference_is_written_as_people_write_it() -> None:
     [
         (PatchMeasures(num_added_lines=9, num_files=3), True),
         (PatchMeasures(num_files_out_of_scope=1), False),
-        (PatchMeasures(num_needless_statements=1), False),
+        (PatchMeasures(num_dead_statements=1), False),
     ],
 )
-def test_a_patch_is_clean_without_needless_statement_and_edit_outside_the_task(measures: PatchMeasures, is_clean: bool) -> None:
+def test_a_patch_is_clean_without_dead_statement_and_edit_outside_the_task(measures: PatchMeasures, is_clean: bool) -> None:
     assert measures.is_clean is is_clean

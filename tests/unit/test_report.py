@@ -15,7 +15,7 @@ from gagar.report.examples import FAILED, ShownAttempt
 from gagar.report.page import ReportData, Tile, render_page, tiles, toml_text, write_report
 from gagar.report.progress import Progress, Snapshot
 from gagar.report.summary import summarize
-from tests.builders import NEEDLESS, OUTSIDE, make_delivery, make_outcome, make_request, make_verdict, make_version
+from tests.builders import DEAD_CODE, OUTSIDE, make_delivery, make_outcome, make_request, make_verdict, make_version
 
 HOSTILE = "</pre><script>alert('x')</script><img src=x onerror=alert(1)>{{ 7 * 7 }}{% raw %}&amp;\" onload=\"x"
 
@@ -35,7 +35,7 @@ def full_run() -> list[Record]:
             name = f"t-{step}-{group}"
             records += [make_request(name), make_outcome(name, "trained", step=step, staleness=group)]
             records += [make_verdict(name, i, "passed" if i <= step else "failed", policy_version_max=step) for i in range(6)]
-        records.append(make_verdict(f"t-{step}-0", 7, measures=NEEDLESS if step % 2 else OUTSIDE, policy_version_max=step))
+        records.append(make_verdict(f"t-{step}-0", 7, measures=DEAD_CODE if step % 2 else OUTSIDE, policy_version_max=step))
         records.append(make_version(step, metrics={"loss": 0.1 * step, "clip_fraction": 0.01, "grad_norm": 1.0}))
     evaluations = [make_outcome(f"e-{step}-{i}", "evaluated", step=step) for step in (0, 5) for i in range(3)]
     return [*records, *evaluations, make_outcome("t-9", "dropped", reason="all_failed")]

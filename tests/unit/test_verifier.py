@@ -72,7 +72,7 @@ class FakeSandbox:
         self.calls.append(("test", list(test_ids), timeout_s, list(conftests)))
         return self.test_run
 
-    async def count_needless(self, base: Tree, result: Tree) -> int:
+    async def count_dead_statements(self, base: Tree, result: Tree) -> int:
         self.calls.append(("count", dict(base), dict(result)))
         return 3
 
@@ -149,7 +149,7 @@ async def test_a_passing_patch_passes_with_all_its_facts(tmp_path: Path) -> None
         status="passed",
         num_tests_expected=2,
         num_tests_passed=2,
-        measures=PatchMeasures(num_added_lines=1, num_removed_lines=1, num_files=1, num_needless_statements=3),
+        measures=PatchMeasures(num_added_lines=1, num_removed_lines=1, num_files=1, num_dead_statements=3),
         patch_digest=verdict.patch_digest,
         duration_s=verdict.duration_s,
     )

@@ -24,7 +24,7 @@ from gagar.report.terminal import (
     share,
     sparkline,
 )
-from tests.builders import CLEAN, NEEDLESS, make_delivery, make_outcome, make_ref, make_request, make_verdict, make_version
+from tests.builders import CLEAN, DEAD_CODE, make_delivery, make_outcome, make_ref, make_request, make_verdict, make_version
 
 NAMES = ("sampler", "rollout-worker", "verifier", "gatherer", "grader", "advantage-publisher", "learner")
 
@@ -53,7 +53,7 @@ def busy() -> Progress:
     drops: tuple[Any, ...] = ("all_passed", "all_failed", "too_few_valid", "stale", "dead_letter")
     records = [
         *(make_request(f"t-{i}") for i in range(20)),
-        *(make_verdict(f"t-{v}", i, "passed" if i < 3 else "failed", measures=CLEAN if i else NEEDLESS, policy_version_max=v)
+        *(make_verdict(f"t-{v}", i, "passed" if i < 3 else "failed", measures=CLEAN if i else DEAD_CODE, policy_version_max=v)
           for v in range(8) for i in range(4)),
         make_outcome("e-0", "evaluated"),
         make_outcome("e-1", "evaluated", step=50),
@@ -91,7 +91,7 @@ def test_the_screen_shows_every_stage_and_the_figures() -> None:
         "20 requested: 3 trained, 2 evaluated, 10 in flight",
         "1 all_failed, 1 all_passed, 1 dead_letter, 1 stale, 1 too_few_valid  dead letters 1",
         "0.75 of 32",
-        "0.67 of passing are clean; 8 needless code, 0 out of scope",
+        "0.67 of passing are clean; 8 dead code, 0 out of scope",
         "step 0: 0.50 +-0.00 clean 0.50, step 50: 0.50",
         "40 sampled per attempt",
         "staleness 1 (max 1), loss 0.0123, grad 1.5, clip 0.25",

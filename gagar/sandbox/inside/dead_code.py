@@ -22,19 +22,19 @@ Finding = tuple[str, str]
 """Kind and text of a statement; the same wherever it stands."""
 
 
-def count_needless(base: Mapping[str, str], result: Mapping[str, str]) -> int:
-    """How many needless statements the Python files of `result` have beyond those of `base`."""
+def count_dead_statements(base: Mapping[str, str], result: Mapping[str, str]) -> int:
+    """How many dead statements the Python files of `result` have beyond those of `base`."""
     changed = [path for path in sorted(result) if path.endswith(".py") and result[path] != base.get(path)]
     total = 0
     for path in changed[:MAX_FILES]:
-        new = Counter(find_needless(path, result[path]))
-        new.subtract(find_needless(path, base.get(path, "")))
+        new = Counter(find_dead_statements(path, result[path]))
+        new.subtract(find_dead_statements(path, base.get(path, "")))
         total += sum(count for count in new.values() if count > 0)
     return total
 
 
-def find_needless(path: str, source: str) -> list[Finding]:
-    """The needless statements of a file, each once; none if it is too large or does not parse."""
+def find_dead_statements(path: str, source: str) -> list[Finding]:
+    """The dead statements of a file, each once; none if it is too large or does not parse."""
     if len(source) > MAX_FILE_CHARS:
         return []
     try:

@@ -109,10 +109,10 @@ def main() -> None:
     enter_namespaces()
     os.chdir(ROOT)
     # Late: to start this session is what takes long, and the namespaces are to be in place before.
-    from gagar.sandbox.inside.dead_code import count_needless
+    from gagar.sandbox.inside.dead_code import count_dead_statements
     from gagar.sandbox.inside.runner import run_session
 
-    count_needless({}, {"warm_up.py": "x\n"})
+    count_dead_statements({}, {"warm_up.py": "x\n"})
     run_session(Server(control, limits).serve)
 
 

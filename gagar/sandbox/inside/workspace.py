@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gagar.sandbox.inside import frames, linux
-from gagar.sandbox.inside.dead_code import count_needless
+from gagar.sandbox.inside.dead_code import count_dead_statements
 from gagar.sandbox.inside.processes import REPORT, ChildLimits, run_bash, run_child
 
 ROOT = "/workspace"
@@ -129,10 +129,10 @@ class WorkspaceServer:
 
     def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
         def measure() -> None:
-            os.write(REPORT, str(count_needless(request["base"], request["result"])).encode())
+            os.write(REPORT, str(count_dead_statements(request["base"], request["result"])).encode())
 
         ended = run_child(measure, request["timeout_s"], self.limits, has_report=True)
-        return {"num_needless": int(ended.report) if ended.report.isdigit() else 0}
+        return {"num_dead_statements": int(ended.report) if ended.report.isdigit() else 0}
 
 
 def _regular_files(max_bytes: int) -> Iterator[tuple[str, bytes]]:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.sandbox.inside.dead_code import MAX_FILE_CHARS, count_needless, find_needless
+from gagar.sandbox.inside.dead_code import MAX_FILE_CHARS, count_dead_statements, find_dead_statements
 
 
 def count(body: str, path: str = "x.py") -> int:
     """Needless statements of a function `f(x)` with that body."""
-    return len(find_needless(path, "def f(x):\n" + "".join(f"    {line}\n" for line in body.split("\n"))))
+    return len(find_dead_statements(path, "def f(x):\n" + "".join(f"    {line}\n" for line in body.split("\n"))))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def count(body: str, path: str = "x.py") -> int:
         "import os\nimport os\nreturn os",
     ],
 )
-def test_a_needless_statement_counts_once(body: str) -> None:
+def test_a_dead_statement_counts_once(body: str) -> None:
     assert count(body) == 1
 
 
@@ -75,24 +75,26 @@ def test_a_statement_with_a_purpose_does_not_count(body: str) -> None:
 
 def test_attribute_docstrings_and_reexports_are_fine() -> None:
     assert (
-        find_needless("x.py", '"""doc"""\nLIMIT = 1\n"""Of what."""\n\n\nclass A:\n    """doc"""\n\n    x: int\n    """x"""\n')
+        find_dead_statements(
+            "x.py", '"""doc"""\nLIMIT = 1\n"""Of what."""\n\n\nclass A:\n    """doc"""\n\n    x: int\n    """x"""\n'
+        )
         == []
     )
-    assert find_needless("pack/__init__.py", "from os import path\n") == []
-    assert len(find_needless("pack/module.py", "from os import path\n")) == 1
+    assert find_dead_statements("pack/__init__.py", "from os import path\n") == []
+    assert len(find_dead_statements("pack/module.py", "from os import path\n")) == 1
 
 
 def test_only_what_the_patch_brought_in_counts() -> None:
     old = "import os\n\n\ndef f(x):\n    t = 0\n    return x\n"
     moved = "import os\n\n\ndef g():\n    return 1\n\n\ndef f(x):\n    t = 0\n    return x + 1\n"
-    assert count_needless({"x.py": old}, {"x.py": moved}) == 0
-    assert count_needless({"x.py": old}, {"x.py": moved + "\n\ndef h(x):\n    t = 0\n    return x\n"}) == 1
-    assert count_needless({"x.py": old, "y.py": ""}, {"x.py": old, "y.py": old, "notes.md": "import os"}) == 2
+    assert count_dead_statements({"x.py": old}, {"x.py": moved}) == 0
+    assert count_dead_statements({"x.py": old}, {"x.py": moved + "\n\ndef h(x):\n    t = 0\n    return x\n"}) == 1
+    assert count_dead_statements({"x.py": old, "y.py": ""}, {"x.py": old, "y.py": old, "notes.md": "import os"}) == 2
 
 
 @pytest.mark.parametrize("source", ["def f(:", "\0", "(" * 500, "x" * (MAX_FILE_CHARS + 1), "x = 1\n\tx = 1\n"])
 def test_what_does_not_parse_counts_for_nothing(source: str) -> None:
-    assert count_needless({}, {"x.py": source}) == 0
+    assert count_dead_statements({}, {"x.py": source}) == 0
 
 
 STATEMENTS = st.sampled_from(
@@ -104,5 +106,5 @@ STATEMENTS = st.sampled_from(
 def test_no_more_counts_than_there_are_statements(statements: list[str]) -> None:
     source = "def f(x):\n" + "".join(f"    {statement}\n" for statement in statements)
     number = sum(isinstance(node, ast.stmt) for node in ast.walk(ast.parse(source))) - 1
-    assert 0 <= count_needless({}, {"x.py": source}) <= number
-    assert count_needless({"x.py": source}, {"x.py": source + "\n"}) == 0
+    assert 0 <= count_dead_statements({}, {"x.py": source}) <= number
+    assert count_dead_statements({"x.py": source}, {"x.py": source + "\n"}) == 0
