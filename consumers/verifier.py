@@ -37,11 +37,11 @@ class Config(Table, frozen=True, kw_only=True):
     """[verifier] in the run file."""
 
     sandbox: SandboxKinds = Bubblewrap()
-    """What the tests run in."""
+    """Sandbox that the tests run in."""
     concurrency: int = 2
-    """Workspaces at a time; about the number of cores."""
+    """Workspaces that run at the same time; about the number of cores."""
     test_timeout_s: float = 60.0
-    """Of all tests of an attempt."""
+    """Seconds that all tests of one attempt may take."""
 
     def __post_init__(self) -> None:
         require(1 <= self.concurrency <= 1024, "concurrency", "1 to 1024", self.concurrency)

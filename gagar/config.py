@@ -65,11 +65,11 @@ class RunTable(Table, frozen=True, kw_only=True):
     name: str
     """Prefix of topics, consumer groups and transactional ids: `<name>.<topic>`."""
     dir: str = ".gagar"
-    """Data of the local broker, policies, checkpoints, logs, reports."""
+    """Directory of the local broker's data, policies, checkpoints, logs and reports."""
     seed: int = 0
-    """Of the order of tasks and of every attempt."""
+    """Seeds the order of the tasks and the sampling of every attempt."""
     root: str = ""
-    """Where relative paths of the run file start; empty: where it lies, or for a packaged one in the current directory."""
+    """Directory where relative paths of the run file start; empty: the file's own, or the current one for a packaged file."""
 
     def __post_init__(self) -> None:
         is_name = self.name.replace("-", "").replace("_", "").isalnum() and self.name.isascii() and len(self.name) <= 80
@@ -82,11 +82,11 @@ class KafkaTable(Table, frozen=True, kw_only=True):
     bootstrap_servers: str = ""
     """`host:port,...`; empty: the local broker under `run.dir`."""
     num_partitions: int = 4
-    """Of every topic keyed by group_id: the most processes that a stage can use."""
+    """Partitions of every topic keyed by group_id: the most processes that a stage can use."""
     replication_factor: int = 1
-    """Of every topic; 1 with the local broker."""
+    """Replicas of every topic; 1 with the local broker."""
     start_timeout_s: float = 180.0
-    """The longest that the local broker may take to start; a busy machine needs more."""
+    """Seconds that the local broker may take to start; a busy machine needs more."""
 
     def __post_init__(self) -> None:
         are_addresses = all(
@@ -113,17 +113,17 @@ class TrainingTable(Table, frozen=True, kw_only=True):
     groups_per_step: int = 8
     """Groups that one optimizer step trains on."""
     max_staleness: int = 2
-    """Steps; a group whose oldest token is older when it would be trained is dropped as stale."""
+    """Steps; a group is dropped as stale if its oldest token is older than this when it would be trained."""
     num_steps: int = 60
     """Optimizer steps until the planned end."""
     evaluate_every: int = 0
-    """Steps between evaluations beside those at the start and at the end; 0: none."""
+    """Steps between evaluations; 0: only at the start and at the end."""
     evaluation_group_size: int = 4
     """Attempts at each held-out task in an evaluation."""
     temperature: float = 1.0
-    """Of the sampling in training rollouts; the learner's probabilities are of the same distribution."""
+    """Temperature of training rollouts; the learner computes its probabilities at the same temperature."""
     rollout_deadline_s: float = 600.0
-    """From request to the end of an attempt, waiting included."""
+    """Seconds from the request to the end of an attempt, waiting included."""
 
     def __post_init__(self) -> None:
         require(2 <= self.group_size <= 1024, "group_size", "2 to 1024", self.group_size)

@@ -1,8 +1,7 @@
 """Every record that travels on a topic, and the functions that put it into bytes.
 
 Map-encoded MessagePack with a tag `<name>/<version>`. A record evolves only by adding a defaulted field; golden bytes of each
-released version guard that. Unknown fields are ignored, unknown tags are bad records. Times are Unix seconds. A field
-that several records have means the same in each and is described where it stands first.
+released version guard that. Unknown fields are ignored, unknown tags are bad records. Times are Unix seconds.
 """
 
 from typing import Literal, TypeVar
@@ -49,17 +48,17 @@ class RolloutRequest(msgspec.Struct, frozen=True, kw_only=True, tag="rollout-req
     group_size: int
     """Attempts of the group."""
     task_id: str
-    """Of a line of the task files."""
+    """Id of the task, in one of the run's task sets."""
     purpose: Purpose
     """evaluation: measured on a held-out task, never trained on."""
     seed: int
     """Seeds the sampling of this attempt."""
     step: int
-    """Optimizer step of the newest policy version the sampler knew when it asked; names the evaluation round."""
+    """Step of the newest policy version that the sampler knew; in an evaluation, the step that is evaluated."""
     requested_at: float
-    """When the sampler asked."""
+    """When the sampler wrote it, Unix seconds."""
     deadline: float
-    """Every rollout ends by then, one way or another."""
+    """When the rollout has to end, Unix seconds."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,14 +71,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trajectory, its verdict and its advantage say alike of one attempt; the worker writes it."""
+    """What the trajectory, the verdict and the advantage of one attempt have in common; written by the rollout worker."""
 
     request: LogRef
-    """The `RolloutRequest` that it answers."""
+    """Where the `RolloutRequest` of the attempt lies."""
     tokens: LogRef | None
-    """Its `TrajectoryTokens`; none if nothing was sampled."""
+    """Where its `TrajectoryTokens` lie; None if nothing was sampled."""
     status: TrajectoryStatus
-    """How it ended."""
+    """How the attempt ended."""
     num_turns: int = 0
     """Completions with at least one token."""
     num_prompt_tokens: int = 0
@@ -87,9 +86,9 @@ class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True):
     num_sampled_tokens: int = 0
     """Tokens that a policy sampled."""
     policy_version_min: int = -1
-    """Oldest version that sampled a token of it; -1 if none did."""
+    """Oldest policy version that sampled a token of the attempt; -1 if none was sampled."""
     policy_version_max: int = -1
-    """Newest version that did; -1 likewise."""
+    """Newest policy version that sampled a token of the attempt; -1 if none was sampled."""
 
     def sampled_tokens(self) -> LogRef:
         """Where its tokens lie; raises BadRecordError for an attempt without any."""
@@ -115,9 +114,9 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, tag="trajectory/1"):
     patch: str = ""
     """Unified diff against the task's base tree; empty if nothing was changed."""
     started_at: float = 0.0
-    """When the attempt began."""
+    """When the attempt began, Unix seconds."""
     duration_s: float = 0.0
-    """From there to its end."""
+    """Seconds from the begin of the attempt to its end."""
     generation_s: float = 0.0
     """The part of `duration_s` spent sampling."""
 
@@ -141,12 +140,13 @@ class PatchMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a patch by which the `rules` grader orders, and reports count."""
 
     num_added_lines: int = 0
-    """Over all files; so the next."""
+    """Lines that the patch adds, over all files."""
     num_removed_lines: int = 0
+    """Lines that the patch removes, over all files."""
     num_files: int = 0
-    """Touched: changed, made or removed."""
+    """Files that the patch changes, makes or removes."""
     num_files_out_of_scope: int = 0
-    """Touched files that the task's scope does not name."""
+    """Files that the patch touches and the task's scope does not name."""
     num_dead_statements: int = 0
     """Unused names and imports, unreachable or effect-free statements that the patch brought in."""
 
@@ -171,11 +171,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict/1"):
     reason: str = ""
     """Why it did not pass, for people; first line only."""
     num_tests_expected: int = 0
-    """Ids that the task names."""
+    """Tests that the task names."""
     num_tests_passed: int = 0
-    """Of those."""
+    """Tests named by the task that passed."""
     measures: PatchMeasures = PatchMeasures()
-    """Of the patch against the task's tree; all 0 if nothing was tested."""
+    """Measures of the patch against the task's tree; all 0 if nothing was tested."""
     patch_digest: str = ""
     """sha256 of the normalised patch; equal digests are the same solution."""
     duration_s: float = 0.0
@@ -267,7 +267,7 @@ class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, tag="group-adva
     num_valid: int = 0
     """The baseline's count: members, and valid ones that have no tokens (they failed)."""
     num_passed: int = 0
-    """Of the valid ones."""
+    """Valid members that passed."""
     num_clean: int = 0
     """Passing members without dead statement or edit outside the task."""
     num_sampled_tokens: int = 0
@@ -284,7 +284,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome/1"):
     task_id: str
     purpose: Purpose
     kind: OutcomeKind
-    """How it ended."""
+    """How the group ended."""
     reason: DropReason = ""
     """Why it was dropped; empty otherwise."""
     run_id: str = ""
@@ -293,19 +293,23 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome/1"):
     """The step that it was trained at (or that the learner was making when it dropped it), or the evaluation round that it
     belongs to; -1 if another stage dropped it."""
     policy_version_min: int = -1
-    """Over its valid members, as far as known; so the next."""
+    """Oldest policy version that sampled a token of a valid member; -1 if unknown."""
     policy_version_max: int = -1
+    """Newest policy version that sampled a token of a valid member; -1 if unknown."""
     staleness: int = -1
     """Steps between the oldest token's version and the version trained; -1 if not trained."""
     num_requested: int = 0
+    """Attempts that were asked for."""
     num_valid: int = 0
+    """Members that the infrastructure did not fail."""
     num_passed: int = 0
+    """Valid members that passed."""
     num_clean: int = 0
     """Passing members without dead statement or edit outside the task."""
     num_sampled_tokens: int = 0
     """Over valid members."""
     at: float = 0.0
-    """When that was decided."""
+    """When the end was decided, Unix seconds."""
 
 
 class LineageEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,7 +317,7 @@ class LineageEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     last_step: int
-    """The newest of its steps that counts."""
+    """The newest step of `run_id` that counts."""
 
 
 class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy-version/1"):
@@ -343,17 +347,19 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, tag="dead-letter/1")
     """A rejected record as it came, and why. Written by every stage, read by people."""
 
     stage: str
-    """That rejected it."""
+    """Name of the stage that rejected the record."""
     source: LogRef
-    """Where it lay."""
+    """Where the record lies."""
     error: str
     """Message, and the traceback if it was not a bad record."""
     key: bytes
-    """As it came; so the next two."""
+    """Key of the record, as it came."""
     value: bytes
+    """Value of the record, as it came."""
     headers: list[tuple[str, bytes]] = []
+    """Headers of the record, as they came."""
     at: float = 0.0
-    """When it was rejected."""
+    """When the record was rejected, Unix seconds."""
 
 
 Record = (

@@ -35,23 +35,23 @@ class Config(Table, frozen=True, kw_only=True):
     """[rollout_worker] in the run file."""
 
     engine: EngineKinds = Transformers()
-    """What samples."""
+    """Engine that samples the tokens."""
     sandbox: SandboxKinds = Bubblewrap()
-    """What commands run in."""
+    """Sandbox that the agent's commands run in."""
     sandbox_concurrency: int = 2
-    """Workspaces at a time; about the number of cores."""
+    """Workspaces that run at the same time; about the number of cores."""
     concurrency: int = 64
-    """Attempts at a time."""
+    """Attempts that run at the same time."""
     max_turns: int = 1
-    """Of one attempt."""
+    """Most turns of one attempt."""
     max_new_tokens: int = 96
-    """Of one turn."""
+    """Most tokens of one turn."""
     evaluation_temperature: float = 1.0
-    """Of attempts of purpose evaluation; those of training use `training.temperature`."""
+    """Temperature of evaluation rollouts; training rollouts use `training.temperature`."""
     command_timeout_s: float = 60.0
-    """Of one command."""
+    """Seconds that one command may take."""
     system_prompt: str = ""
-    """Before the task's statement; empty: none."""
+    """System message before the task's statement; empty: no system message."""
 
     def __post_init__(self) -> None:
         concurrency = self.sandbox_concurrency

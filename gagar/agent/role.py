@@ -13,13 +13,13 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent may use."""
 
     max_turns: int = 1
-    """Completions."""
+    """Most completions of one rollout."""
     max_new_tokens: int = 1024
-    """Of one completion."""
+    """Most tokens of one completion."""
     command_timeout_s: float = 60.0
-    """Of one command."""
+    """Seconds that one command may take."""
     temperature: float = 1.0
-    """Of the sampling."""
+    """Temperature of the sampling."""
 
 
 class Role(Protocol):

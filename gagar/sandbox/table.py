@@ -8,25 +8,25 @@ class SandboxTable(Kind, frozen=True, kw_only=True):
     """`[<stage>.sandbox]`: a kind of sandbox, and the limits of one workspace."""
 
     start_timeout_s: float = 60.0
-    """Of the sandbox itself; a busy machine may need more."""
+    """Seconds that the sandbox itself may take to start; a busy machine may need more."""
     memory_bytes: int = 2 << 30
     """Address space of each process, and resident memory of all together."""
     processes: int = 128
-    """At a time."""
+    """Most processes at a time."""
     file_bytes: int = 64 << 20
-    """Of the largest file."""
+    """Most bytes of one file."""
     open_files: int = 256
-    """Of each process."""
+    """Most open files of one process."""
     disk_bytes: int = 128 << 20
-    """Of the tree, of /tmp and of /dev/shm, each; it is memory."""
+    """Most bytes in each of the tree, /tmp and /dev/shm; they lie in memory."""
     disk_files: int = 20_000
-    """Files and folders in each of those places."""
+    """Most files and folders in each of the tree, /tmp and /dev/shm."""
     output_bytes: int = 64 << 10
-    """Of a command or a test run, that are kept: its head and its tail."""
+    """Bytes of output of a command or a test run that are kept: its head and its tail."""
     tree_bytes: int = 8 << 20
-    """That `read_tree` takes out."""
+    """Most bytes that `read_tree` takes out."""
     tree_files: int = 2_000
-    """That `read_tree` takes out."""
+    """Most files that `read_tree` takes out."""
 
     def __post_init__(self) -> None:
         require_duration(self.start_timeout_s, "start_timeout_s")
