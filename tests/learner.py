@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from consumers.learner.stage import Config, Settings
+from consumers.learner.config import Config, Settings
 from gagar.arrays import Tensor
 from gagar.config import SHARED, Run, convert
 from gagar.errors import BadRecordError, FencedError

@@ -15,10 +15,10 @@ import msgspec
 from consumers.advantage_publisher import Config as PublisherConfig
 from consumers.advantage_publisher import assign_advantages
 from consumers.learner.client import JournalClient
+from consumers.learner.config import Settings
 from consumers.learner.plan import Directive, LoadReport
-from consumers.learner.publishing import Places
+from consumers.learner.publishing import RunPaths
 from consumers.learner.rank import Rank, Stop, _coordinator
-from consumers.learner.stage import Settings
 from gagar.config import TrainingTable
 from gagar.grading.rules import rank
 from gagar.groups.gathering import Gather
@@ -246,7 +246,7 @@ class Lives:
         self.settings = settings
         self.pipeline = pipeline
         self.lives: list[Life] = []
-        self.places = Places.of(settings.run)
+        self.places = RunPaths.of(settings.run)
         self.places.policy.mkdir(parents=True, exist_ok=True)
         self._open_journal = open_journal
         self._background = Background("lives")

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from consumers.learner.client import JournalClient
+from consumers.learner.config import Settings
 from consumers.learner.plan import Directive, GroupLoad, LoadReport
-from consumers.learner.publishing import Places
+from consumers.learner.publishing import RunPaths
 from consumers.learner.rank import Rank, Stop, _coordinator
-from consumers.learner.stage import Settings
 from gagar.policies.model_directory import WEIGHTS
 from gagar.records import GroupAdvantages, LogRef
 from gagar.training.checkpoint import CheckpointState, read_latest
@@ -67,7 +67,7 @@ class NullRank(Rank):
 
 def learn(settings: Settings, client: JournalClient, stop: Stop, pause: Callable[[], None] = lambda: None) -> None:
     """One life, from the newest checkpoint until `stop`."""
-    places = Places.of(settings.run)
+    places = RunPaths.of(settings.run)
     places.policy.mkdir(parents=True, exist_ok=True)
     found = read_latest(places.checkpoints)
     base = found[1] if found else CheckpointState(run_id="", step=0)

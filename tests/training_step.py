@@ -1,6 +1,7 @@
-"""One step of a Trainer over a fixed batch: in the tests' own process, and by two ranks: `python -m tests.training_step`."""
+"""One step of a Trainer over a fixed batch, in the tests' own process; by two ranks: `python -m tests.training_step JOBS`."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch
 
 from gagar.training.batch import Sample, collate
 from gagar.training.deepspeed import Optimization, StepResult, Trainer, open_ranks
-from gagar.training.launch import receive_payload
 from gagar.training.losses.ppo_clip import PpoClipLoss
 from gagar.training.model import load_model
 from gagar.training.packing import balance, pack
@@ -80,7 +80,7 @@ def run(job: Job, ranks: Ranks) -> dict[str, Any]:
 
 
 def main() -> None:
-    jobs = msgspec.json.decode(receive_payload(), type=list[Job])
+    jobs = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=list[Job])
     torch.set_num_threads(1)
     ranks = open_ranks(60.0)
     for job in jobs:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from consumers.learner.client import JournalClient
+from consumers.learner.config import Settings
 from consumers.learner.facts import RunIdentity, batch_metrics, dropped, trained
 from consumers.learner.plan import Directive, GroupLoad, LoadReport, MemberLoad, oldest_version
-from consumers.learner.publishing import Places, Publisher, keep_evidence
+from consumers.learner.publishing import Publisher, RunPaths, keep_evidence
 from consumers.learner.queue import Dropped, GroupQueue, Waiting
-from gagar.config import TrainingTable
 from gagar.errors import GagarError
 from gagar.records import DropReason, GroupAdvantages, Outcome, PolicyVersion
 from gagar.stream.handlers import Output, Tombstone
@@ -37,17 +37,6 @@ IDLE_S = 0.5
 """A poll when there is nothing else to do; also the pace at which waiting ranks hear from rank 0."""
 REPLAY_PATIENCE_S = 30.0
 """How long the groups of an abandoned future are waited for, before others may take their place."""
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the coordinator takes from the run file."""
-
-    training: TrainingTable
-    num_ranks: int = 1
-    prefetch_bytes: int = 1 << 28
-    checkpoint_every: int = 10
-    keep_checkpoints: int = 2
-    max_non_finite: int = 5
 
 
 class Chosen:
@@ -69,20 +58,21 @@ class Coordinator:
 
     def __init__(
         self,
-        limits: Limits,
+        settings: Settings,
         base: CheckpointState,
         identity: RunIdentity,
         queue: GroupQueue,
         journal: JournalClient,
-        places: Places,
+        paths: RunPaths,
         publisher: Publisher,
         is_stopping: Callable[[], bool],
     ) -> None:
-        self._limits = limits
+        self._config = settings.config
+        self._training = settings.run.training
         self._identity = identity
         self._queue = queue
         self._journal = journal
-        self._places = places
+        self._paths = paths
         self._publisher = publisher
         self._is_stopping = is_stopping
         self.step = base.step
@@ -100,7 +90,7 @@ class Coordinator:
     @property
     def is_over(self) -> bool:
         """The planned end has been reached: what still comes is ended, not trained."""
-        return self.step >= self._limits.training.num_steps
+        return self.step >= self._training.num_steps
 
     def start(self, state: dict[str, "Tensor"]) -> None:
         """Publishes the policy that the run starts from, before anything else."""
@@ -120,7 +110,7 @@ class Coordinator:
         if self.is_over:
             self._end_all()
             return Directive(kind="wait", forget=self._forgotten())
-        drops = self._queue.drop_hopeless(self.step, self._limits.training.max_staleness)
+        drops = self._queue.drop_hopeless(self.step, self._training.max_staleness)
         load = self._choose(drops)
         self._drop(drops)
         return self._direct(load)
@@ -163,25 +153,25 @@ class Coordinator:
 
     def finish_checkpoint(self, name: str) -> None:
         """Makes the checkpoint that all ranks have written the newest one."""
-        complete(self._places.checkpoints / name, self._state, self._limits.keep_checkpoints)
+        complete(self._paths.checkpoints / name, self._state, self._config.keep_checkpoints)
         self._saved_step = self._state.step
-        logger.info("checkpoint saved path=%s", self._places.checkpoints / name)
+        logger.info("checkpoint saved path=%s", self._paths.checkpoints / name)
 
     @property
     def _is_busy(self) -> bool:
         """A batch is ready, or reads are under way: no time to wait for more groups."""
-        size = self._limits.training.groups_per_step
+        size = self._training.groups_per_step
         return len(self._chosen) >= size or any(chosen.unready for chosen in self._chosen)
 
     def _direct(self, load: list[GroupLoad]) -> Directive:
-        size = self._limits.training.groups_per_step
+        size = self._training.groups_per_step
         batch = self._chosen[:size]
         if len(batch) < size or any(chosen.unready for chosen in batch):
             return Directive(kind="wait", load=load, forget=self._forgotten())
         self._batch, self._chosen = batch, self._chosen[size:]
         self._wait_s = time.monotonic() - self._waiting_since
         step = self.step + 1
-        is_due = step % self._limits.checkpoint_every == 0 or step >= self._limits.training.num_steps
+        is_due = step % self._config.checkpoint_every == 0 or step >= self._training.num_steps
         return Directive(
             kind="train",
             load=load,
@@ -196,7 +186,7 @@ class Coordinator:
         is_patient = time.monotonic() - self._started_at < REPLAY_PATIENCE_S
         if self._queue.num_missing and is_patient:
             return []
-        size, training = self._limits.training.groups_per_step, self._limits.training
+        size, training = self._training.groups_per_step, self._training
         load: list[GroupLoad] = []
         while self._has_room() and self.step + len(self._chosen) // size < training.num_steps:
             taken = self._queue.take(self.step + len(self._chosen) // size, training.max_staleness)
@@ -211,15 +201,15 @@ class Coordinator:
         return load
 
     def _has_room(self) -> bool:
-        ahead = self._chosen[self._limits.training.groups_per_step :]
-        is_needed = len(self._chosen) < self._limits.training.groups_per_step
-        return is_needed or sum(chosen.num_bytes for chosen in ahead) < self._limits.prefetch_bytes * self._limits.num_ranks
+        ahead = self._chosen[self._training.groups_per_step :]
+        is_needed = len(self._chosen) < self._training.groups_per_step
+        return is_needed or sum(chosen.num_bytes for chosen in ahead) < self._config.prefetch_bytes * self._config.num_ranks
 
     def _assign(self, group: GroupAdvantages) -> GroupLoad:
         """The group's members, each to a rank, so that the ranks of its batch carry alike."""
-        size = self._limits.training.groups_per_step
+        size = self._training.groups_per_step
         batch = self._chosen[len(self._chosen) // size * size :]
-        loads = [0] * self._limits.num_ranks
+        loads = [0] * self._config.num_ranks
         for chosen in batch:
             for member in chosen.load.members:
                 loads[member.rank] += member.length
@@ -254,10 +244,10 @@ class Coordinator:
         self._num_in_a_row += 1
         numbers = {**result.metrics, "grad_norm": result.grad_norm, "step": self.step + 1}
         name = f"{self._identity.run_id}-{self.step + 1}-{self._num_non_finite}"
-        path = keep_evidence(self._places, name, [chosen.load for chosen in batch], numbers)
+        path = keep_evidence(self._paths, name, [chosen.load for chosen in batch], numbers)
         logger.warning("step skipped step=%d grad_norm=%s evidence=%s", self.step + 1, result.grad_norm, path)
         self._drop([Dropped(chosen.waiting, "non_finite") for chosen in batch])
-        if self._num_in_a_row >= self._limits.max_non_finite:
+        if self._num_in_a_row >= self._config.max_non_finite:
             raise GagarError(
                 f"step {self.step + 1}: expected a finite loss and gradient, got none {self._num_in_a_row} times in a row; "
                 f"see {path}, or lower learner.learning_rate"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Places(msgspec.Struct, frozen=True, kw_only=True):
+class RunPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Directories of a run; the learner makes them when it first writes."""
 
     root: Path
@@ -35,7 +35,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     """The initial policy."""
 
     @classmethod
-    def of(cls, run: Run) -> "Places":
+    def of(cls, run: Run) -> "RunPaths":
         return cls(root=run.directory, policy=run.resolve(run.policy.path))
 
     @property
@@ -59,8 +59,8 @@ def new_run_id() -> str:
 class Publisher:
     """Writes policy versions of one run as directories; the record is the caller's to commit."""
 
-    def __init__(self, places: Places, model: "Module", identity: RunIdentity, keep: int) -> None:
-        self._places = places
+    def __init__(self, paths: RunPaths, model: "Module", identity: RunIdentity, keep: int) -> None:
+        self._paths = paths
         self._model = model
         self._identity = identity
         self._keep = keep
@@ -69,8 +69,8 @@ class Publisher:
         self, version: int, state: dict[str, "Tensor"], *, is_last: bool, metrics: Mapping[str, float] | None = None
     ) -> PolicyVersion:
         """The directory of `version`, and the record that names it."""
-        destination = self._places.policies / self._identity.run_id / str(version)
-        checksum = save_policy(self._model, state, self._places.policy, destination)
+        destination = self._paths.policies / self._identity.run_id / str(version)
+        checksum = save_policy(self._model, state, self._paths.policy, destination)
         return PolicyVersion(
             run_id=self._identity.run_id,
             version=version,
@@ -87,7 +87,7 @@ class Publisher:
         """The versions, of all runs, whose directories will not stay beside `newest`; their records end in its transaction."""
         return [
             PolicyVersion(run_id=path.parent.name, version=int(path.name), step=int(path.name), location=str(path), checksum="")
-            for path in old_policies(self._places.policies, Path(newest.location), self._keep)
+            for path in old_policies(self._paths.policies, Path(newest.location), self._keep)
         ]
 
     def remove(self, doomed: Sequence[PolicyVersion]) -> None:
@@ -97,10 +97,10 @@ class Publisher:
             logger.info("policy removed run=%s version=%d", version.run_id, version.version)
 
 
-def keep_evidence(places: Places, name: str, groups: Sequence[GroupLoad], numbers: Mapping[str, float]) -> Path:
+def keep_evidence(paths: RunPaths, name: str, groups: Sequence[GroupLoad], numbers: Mapping[str, float]) -> Path:
     """Writes down what a step without a finite loss or gradient was made of; numbers that are not finite as text."""
-    places.evidence.mkdir(parents=True, exist_ok=True)
-    path = places.evidence / f"{name}.json"
+    paths.evidence.mkdir(parents=True, exist_ok=True)
+    path = paths.evidence / f"{name}.json"
     facts = {"numbers": {key: str(value) for key, value in numbers.items()}, "groups": groups}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(facts)))
     return path

@@ -10,29 +10,27 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import msgspec
 
-from consumers.learner.client import JournalClient
-from consumers.learner.coordinator import Coordinator, Limits
+from consumers.learner.client import JournalClient, LogClient, ReferencesClient
+from consumers.learner.config import Config, Settings
+from consumers.learner.coordinator import Coordinator
 from consumers.learner.facts import identify, replay_steps
 from consumers.learner.loading import TokenLoader
 from consumers.learner.plan import Directive, LoadReport
-from consumers.learner.publishing import Places, Publisher, new_run_id
+from consumers.learner.publishing import Publisher, RunPaths, new_run_id
 from consumers.learner.queue import FinishedOffsets, GroupQueue
-from consumers.learner.stage import Config, Settings
 from gagar.config import Run
-from gagar.errors import ConfigError, GagarError
+from gagar.errors import ConfigError
 from gagar.processes.forced_end import called_off, end_by_force_after
-from gagar.stream.handlers import References
-from gagar.stream.journal import Journal
 from gagar.training.background import Background
 from gagar.training.batch import collate
 from gagar.training.checkpoint import CheckpointState, check_fits, read_latest
 from gagar.training.deepspeed import Optimization, StepResult, Trainer, open_ranks
-from gagar.training.losses.ppo_clip import PpoClipLoss
 from gagar.training.model import describe, load_model
 from gagar.training.packing import pack
 from gagar.training.ranks import Ranks
@@ -63,14 +61,14 @@ class Rank:
         ranks: Ranks,
         trainer: Trainer,
         loader: TokenLoader,
-        places: Places,
+        paths: RunPaths,
         coordinator: Coordinator | None,
     ) -> None:
         self._config = config
         self._ranks = ranks
         self._trainer = trainer
         self._loader = loader
-        self._places = places
+        self._paths = paths
         self._coordinator = coordinator
 
     def run(self) -> None:
@@ -123,17 +121,19 @@ class Rank:
         return self._trainer.step(batches, sum(group.num_sampled for group in groups), directive.step)
 
     def _checkpoint(self, name: str) -> None:
-        self._trainer.save(self._places.checkpoints / name)
+        self._trainer.save(self._paths.checkpoints / name)
         self._ranks.barrier()
         if self._coordinator:
             self._coordinator.finish_checkpoint(name)
 
 
 class Stop:
-    """SIGTERM and SIGINT, and the exit by force behind them."""
+    """SIGTERM and SIGINT: a stop in good order with an exit by force behind it. While the process starts nothing is under way
+    that a stop could end in good order: it exits at once."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self.is_starting = False
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -143,6 +143,9 @@ class Stop:
         return self._event.is_set()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.is_starting:
+            logging.shutdown()
+            os._exit(0)
         if not self._event.is_set():
             self._event.set()
             end_by_force_after(STOP_S)
@@ -152,28 +155,57 @@ def run_rank(settings: Settings) -> None:
     """This process's rank from set-up to its end. Raises ConfigError before anything is written or connected to."""
     from topology.stages import LEARNER
 
-    is_first = os.environ.get("RANK", "0") == "0"
     stop = Stop()
+    stop.is_starting = True
     stop.install()
     resources = Resources(settings.run)
+
+    def make_client(background: Background) -> LogClient:
+        if os.environ.get("RANK", "0") == "0":
+            return JournalClient(resources.journal(LEARNER), background)
+        return ReferencesClient(resources.references(), background)
+
     with called_off():
-        if is_first:
-            journal = resources.journal(LEARNER)
-            train(settings, journal, journal.references, stop)
-        else:
-            train(settings, None, resources.references(), stop)
+        train(settings, make_client, stop)
 
 
-def train(settings: Settings, journal: Journal | None, references: References, stop: Stop) -> None:
-    """The rank over its ports; `journal` on rank 0 only, other ranks open `references` themselves."""
-    config, run = settings.config, settings.run
+def train(settings: Settings, make_client: Callable[[Background], LogClient], stop: Stop) -> None:
+    """The rank over its way into the log: a JournalClient on rank 0, a ReferencesClient on the others."""
+    config = settings.config
     world_size = os.environ.get("WORLD_SIZE", "1")
     if world_size != str(config.num_ranks):
         raise ConfigError(f"learner.num_ranks: expected as many as were started, {world_size}, got {config.num_ranks}")
     _set_threads(config.num_threads)
-    places = Places.of(run)
-    model = load_model(places.policy, config.dtype)
-    mine = CheckpointState(
+    paths = RunPaths.of(settings.run)
+    model = load_model(paths.policy, config.dtype)
+    mine = _state_of(model, config)
+    _find(paths, mine)
+    ranks = open_ranks(config.collective_timeout_s)
+    background = Background(f"learner log {ranks.rank}")
+    try:
+        client = make_client(background)
+        client.open()
+        resumed = ranks.broadcast(lambda: _find(paths, mine), Resumed)
+        trainer = Trainer(model, optimization(config, settings.run), config.loss.make(), ranks)
+        if resumed.directory:
+            trainer.load(paths.checkpoints / resumed.directory)
+        vocab_size: Any = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+        loader = TokenLoader(client.references, background, ranks.rank, vocab_size)
+        coordinator = None
+        if isinstance(client, JournalClient):
+            coordinator = _coordinator(settings, client, resumed.state, paths, model, stop)
+        stop.is_starting = False
+        Rank(config, ranks, trainer, loader, paths, coordinator).run()
+        client.close()
+        trainer.close()
+        logger.info("learner rank stopped rank=%d", ranks.rank)
+    finally:
+        background.close()
+
+
+def _state_of(model: Any, config: Config) -> CheckpointState:
+    """What a checkpoint must fit, before any step."""
+    return CheckpointState(
         run_id="",
         step=0,
         model=describe(model),
@@ -181,25 +213,6 @@ def train(settings: Settings, journal: Journal | None, references: References, s
         zero_stage=config.zero_stage,
         dtype=config.dtype,
     )
-    _find(places, mine)
-    ranks = open_ranks(config.collective_timeout_s)
-    background = Background(f"learner log {ranks.rank}")
-    try:
-        client = JournalClient(journal, background) if journal else None
-        _open(client, references, background)
-        resumed = ranks.broadcast(lambda: _find(places, mine), Resumed)
-        trainer = Trainer(model, optimization(config, run), PpoClipLoss(config.clip_low, config.clip_high), ranks)
-        if resumed.directory:
-            trainer.load(places.checkpoints / resumed.directory)
-        vocab_size: Any = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-        loader = TokenLoader(references, background, ranks.rank, vocab_size)
-        coordinator = _coordinator(settings, client, resumed.state, places, model, stop) if client else None
-        Rank(config, ranks, trainer, loader, places, coordinator).run()
-        _close(client, references, background)
-        trainer.close()
-        logger.info("learner rank stopped rank=%d", ranks.rank)
-    finally:
-        background.close()
 
 
 def optimization(config: Config, run: Run) -> Optimization:
@@ -223,9 +236,9 @@ def _set_threads(num_threads: int) -> None:
         torch.set_num_threads(num_threads)
 
 
-def _find(places: Places, mine: CheckpointState) -> Resumed:
+def _find(paths: RunPaths, mine: CheckpointState) -> Resumed:
     """The newest checkpoint, if it fits, or the start."""
-    found = read_latest(places.checkpoints)
+    found = read_latest(paths.checkpoints)
     if found is None:
         return Resumed(state=mine)
     directory, state = found
@@ -233,61 +246,15 @@ def _find(places: Places, mine: CheckpointState) -> Resumed:
     return Resumed(state=msgspec.structs.replace(state, num_ranks=mine.num_ranks), directory=directory.name)
 
 
-def _open(client: JournalClient | None, references: References, background: Background) -> None:
-    if client:
-        client.open()
-    else:
-        background.call(references.open(), timeout_s=60.0, what="references")  # type: ignore[attr-defined]
-
-
-def _close(client: JournalClient | None, references: References, background: Background) -> None:
-    if client:
-        client.close()
-    else:
-        background.call(references.close(), timeout_s=5.0, what="references")  # type: ignore[attr-defined]
-
-
 def _coordinator(
-    settings: Settings, client: JournalClient, base: CheckpointState, places: Places, model: Any, stop: Stop
+    settings: Settings, client: JournalClient, base: CheckpointState, paths: RunPaths, model: Any, stop: Stop
 ) -> Coordinator:
     """Rank 0's part, with the journal set to where `base` left it."""
-    config, run = settings.config, settings.run
     identity = identify(new_run_id(), base, client.read_table(topics.POLICY_VERSIONS))
     if not base.run_id and identity.lineage:
         logger.warning("no checkpoint: starting over from the initial policy abandoned_run=%s", identity.lineage[-1].run_id)
     replay = replay_steps(client.read_table(topics.OUTCOMES), base.step) if identity.lineage else {}
     client.seek(base.positions)
-    limits = Limits(
-        training=run.training,
-        num_ranks=config.num_ranks,
-        prefetch_bytes=config.prefetch_bytes,
-        checkpoint_every=config.checkpoint_every,
-        keep_checkpoints=config.keep_checkpoints,
-        max_non_finite=config.max_non_finite,
-    )
     queue = GroupQueue(FinishedOffsets(base.positions, base.finished), replay)
-    publisher = Publisher(places, model, identity, config.keep_policies)
-    return Coordinator(limits, base, identity, queue, client, places, publisher, stop.is_set)
-
-
-def main() -> None:
-    """A rank started by `consumers.learner.stage`: its settings come on standard input."""
-    import sys
-
-    from gagar.training.launch import receive_payload
-
-    settings = msgspec.json.decode(receive_payload(), type=Settings)
-    logging.getLogger("aiokafka").setLevel(logging.WARNING)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
-    try:
-        run_rank(settings)
-    except GagarError as error:
-        logger.error("learner rank ended error=%s", error)
-        raise SystemExit(error.exit_code) from error
-    # All is committed and closed; what is left would only be taken apart, in seconds on a busy machine.
-    logging.shutdown()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+    publisher = Publisher(paths, model, identity, settings.config.keep_policies)
+    return Coordinator(settings, base, identity, queue, client, paths, publisher, stop.is_set)

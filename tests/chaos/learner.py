@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from consumers.learner import rank
+from consumers.learner.config import Config, Settings
 from consumers.learner.facts import RunIdentity
-from consumers.learner.publishing import Places
-from consumers.learner.stage import Config, Settings
+from consumers.learner.publishing import RunPaths
 from gagar.records import PolicyVersion
 from gagar.training.deepspeed import StepResult
 from gagar.training.ranks import Ranks
@@ -47,7 +47,7 @@ class NullTrainer:
 class NullPublisher:
     """Names versions that have no files, so that none is ever retired."""
 
-    def __init__(self, places: Places, model: Any, identity: RunIdentity, keep: int) -> None:
+    def __init__(self, paths: RunPaths, model: Any, identity: RunIdentity, keep: int) -> None:
         self._identity = identity
 
     def write(self, version: int, state: Any, *, is_last: bool, metrics: Mapping[str, float] | None = None) -> PolicyVersion:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from consumers.learner.client import JournalClient
-from consumers.learner.publishing import Places
+from consumers.learner.publishing import RunPaths
 from consumers.learner.rank import Stop
 from gagar.groups.lineage import Lineage
 from gagar.records import decode
@@ -146,7 +146,7 @@ def end_of(root: Path, runner: asyncio.Runner, deaths: Sequence[int], last: Mort
     for at in deaths:
         live(world, root, runner, Mortal(at))
     live(world, root, runner, last)
-    found = read_latest(Places.of(make_settings(root).run).checkpoints)
+    found = read_latest(RunPaths.of(make_settings(root).run).checkpoints)
     assert found is not None
     state = msgspec.structs.replace(found[1], run_id="", lineage=[])
     letters = [letter.key for letter in world.records(topics.DEAD_LETTERS)]
@@ -178,7 +178,7 @@ def test_the_batches_of_abandoned_steps_come_again_though_an_older_group_has_com
             world, root = WholeMemory(), tmp_path / str(at)
             runner.run(world.prepare())
             live(world, root, runner, Mortal(at))
-            found = read_latest(Places.of(make_settings(root).run).checkpoints)
+            found = read_latest(RunPaths.of(make_settings(root).run).checkpoints)
             if world.steps()[-1:] == [NUM_STEPS] and found is not None and found[1].step == NUM_STEPS - 1:
                 break
         trained = [end for end in world.ends() if end[1] == "trained"]

@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from consumers.learner.client import JournalClient
 from consumers.learner.rank import Stop, train
 from gagar.arrays import Tensor
 from gagar.errors import ConfigError, FencedError, GagarError
@@ -42,7 +44,7 @@ def run_until(
     guard = threading.Timer(60, stop._event.set)
     guard.start()
     try:
-        train(make_settings(root, **options), journal, journal, stop)
+        train(make_settings(root, **options), partial(JournalClient, journal), stop)
     except Crash:
         pass
     finally:
@@ -298,7 +300,7 @@ def test_a_successor_ends_the_learner(root: Path) -> None:
 
     journal.on_commit = fence
     with pytest.raises(FencedError, match="got a successor"):
-        train(make_settings(root), journal, journal, stop)
+        train(make_settings(root), partial(JournalClient, journal), stop)
     assert len(log.transactions) == 1
 
 

@@ -12,10 +12,10 @@ import torch
 
 from gagar.training.batch import Sample, collate
 from gagar.training.deepspeed import Trainer, open_ranks
-from gagar.training.launch import launch
 from gagar.training.losses.ppo_clip import PpoClipLoss
 from gagar.training.losses.protocol import TokenBatch, TokenLoss
 from gagar.training.model import load_model
+from gagar.training.torchrun import launch
 from tests.learner import make_model_directory
 from tests.training_step import Job, make_optimization, make_samples, run, step
 
@@ -79,7 +79,8 @@ def by_two_ranks(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     """What two real processes made of each job; one launch, since most of its time goes into imports."""
     root = tmp_path_factory.mktemp("answers")
     jobs = [Job(model=str(model), out=str(root / f"{z}-{n}.pt"), zero_stage=z, num_samples=n) for z, n in TWO_RANK_JOBS]
-    assert launch([sys.executable, "-W", "ignore", "-m", "tests.training_step"], msgspec.json.encode(jobs), 2) == 0
+    (root / "jobs").write_bytes(msgspec.json.encode(jobs))
+    assert launch([sys.executable, "-W", "ignore", "-m", "tests.training_step", str(root / "jobs")], 2) == 0
     return {key: torch.load(job.out) for key, job in zip(TWO_RANK_JOBS, jobs, strict=True)}
 
 
