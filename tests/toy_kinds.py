@@ -16,6 +16,8 @@ from gagar.stream.handlers import References
 from gagar.tasks.patches import Tree
 from gagar.tasks.source import TaskSource
 from gagar.tasks.task import Task, TaskSet
+from gagar.training.losses.kinds import LossTable
+from gagar.training.losses.protocol import Loss, TokenBatch, TokenLoss
 
 ANSWER = "```bash\necho toy > toy.txt\nsubmit\n```"
 
@@ -139,3 +141,27 @@ class Parrot:
         self.policy_version = version
 
     async def close(self) -> None: ...
+
+
+class ToyLoss(LossTable, frozen=True, kw_only=True, tag="toy"):
+    """Raises the probability of what was sampled, by its advantage."""
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.scale > 0, "scale", "more than 0", self.scale)
+
+    def make(self) -> Loss:
+        return Reinforce(self.scale)
+
+
+class Reinforce:
+    needs_proximal_logprobs = False
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+
+    def __call__(self, batch: TokenBatch) -> TokenLoss:
+        losses = -self._scale * batch.advantages * batch.learner_logprobs
+        ratios = (batch.learner_logprobs - batch.behaviour_logprobs).exp().detach()
+        return TokenLoss(losses, ratios, {"toy_fraction": (batch.advantages > 0).double()})

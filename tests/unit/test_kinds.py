@@ -10,12 +10,13 @@ from gagar.config import Run, load_run
 from gagar.errors import ConfigError
 from gagar.records import AttemptFacts, GradedGroup, LogRef, Trajectory, Verdict
 from gagar.stream.handlers import Effect, Linked, Source
+from gagar.training.losses.protocol import TokenBatch
 from tests.builders import CLEAN, OUTSIDE, make_delivery, make_group, make_request, make_version
 from tests.rollouts import build_model, publish
 from tests.toy_kinds import ANSWER
-from topology.composition import check_tables, make_handler
+from topology.composition import check_tables, make_handler, stage_config
 from topology.resources import Resources
-from topology.stages import GRADER, ROLLOUT_WORKER, SAMPLER, VERIFIER
+from topology.stages import GRADER, LEARNER, ROLLOUT_WORKER, SAMPLER, VERIFIER
 
 TOYS = """
 [run]
@@ -37,6 +38,9 @@ sandbox.kind = "tests.toy_kinds:ToySandbox"
 [grader]
 kind = "tests.toy_kinds:ToyGrader"
 best_tier = 2
+[learner.loss]
+kind = "tests.toy_kinds:ToyLoss"
+scale = 0.5
 """
 
 
@@ -103,6 +107,15 @@ async def test_a_toy_sandbox_decides_a_verdict(tmp_path: Path) -> None:
     assert verdict.status == "passed"
 
 
+def test_a_toy_loss_is_what_the_learner_minimises(tmp_path: Path) -> None:
+    from torch import tensor
+
+    loss = stage_config(LEARNER, toy_run(tmp_path)).loss.make()
+    made = loss(TokenBatch(tensor([-1.0, -3.0]), tensor([-1.0, -3.0]), tensor([2.0, -2.0]), tensor([0, 1])))
+    assert made.losses.tolist() == [1.0, -3.0]
+    assert made.metrics["toy_fraction"].tolist() == [1.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -128,6 +141,8 @@ async def test_a_toy_sandbox_decides_a_verdict(tmp_path: Path) -> None:
         ("verifier.sandbox.memory_bytes=1", "verifier.sandbox.memory_bytes: expected at least 256 MiB, got 1"),
         ("verifier.sandbox.memory.bytes=1", "verifier.sandbox.memory: expected a key of [verifier.sandbox], got memory"),
         ("grader.kind.name=1", "--set grader.kind.name=1: expected grader.kind to be a table, got 'tests.toy_kinds:ToyGrader'"),
+        ("learner.loss.scale=0", "learner.loss.scale: expected more than 0, got 0"),
+        ("learner.loss.kind=ppo_clip", "learner.loss.scale: expected a key of [learner.loss], got scale"),
         ("tasks.train.count='x'", "tasks.train.count: expected an integer, got 'x'"),
     ],
 )

@@ -20,6 +20,7 @@ from gagar.records import Outcome, PolicyVersion
 from gagar.stream.handlers import Tombstone
 from gagar.training.checkpoint import read_latest
 from tests.learner import VOCAB, FakeJournal, FakeLog, make_model_directory, make_settings
+from tests.toy_kinds import ToyLoss
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -115,6 +116,16 @@ def test_the_metrics_of_a_version_say_how_its_step_went(root: Path) -> None:
     assert {"loss", "clip_fraction", "ratio_mean", "entropy", "step_s", "wait_s", "reward_mean", "advantage_std"} <= set(
         metrics
     )
+
+
+def test_the_loss_is_the_one_that_the_run_file_names(root: Path) -> None:
+    log = FakeLog()
+    for number in range(2):
+        log.add_group(number)
+    run_until(root, log, has_step(1), loss=ToyLoss())
+    metrics = log.versions[-1].metrics
+    assert 0 < metrics["toy_fraction"] < 1
+    assert "clip_fraction" not in metrics
 
 
 def test_a_published_policy_is_a_whole_model_directory_and_old_ones_go(root: Path) -> None:
