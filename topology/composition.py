@@ -68,13 +68,13 @@ async def serve_handler(stage: Stage, resources: Resources, handler: Effect | Re
     from gagar.stream.lanes.sourcing import SourceRuntime
     from gagar.stream.runtime import StageRuntime
 
-    stop = stop_event()
     transport = resources.transport()
     runtime: StageRuntime | SourceRuntime
     if isinstance(handler, Source):
         runtime = SourceRuntime(stage, handler, transport, DEAD_LETTERS)
     else:
         runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS)
+    stop = stop_event(lambda: runtime.has_joined)
     await transport.open()
     try:
         await runtime.run(stop)

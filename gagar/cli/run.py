@@ -1,16 +1,23 @@
 """`gagar run STAGE`: one process of one stage, until it is told to stop or has reached its planned end."""
 
+import asyncio
 import logging
+import os
+from contextlib import aclosing, suppress
 
 import click
 
 from gagar.cli.run_file import check_run, run_options
 from gagar.cli.saved_run import save_run
 from gagar.config import Run
+from gagar.errors import GagarError
 from gagar.processes.logs import LogFormat, configure_logs
+from gagar.processes.orphan_cleanup import VARIABLE
 from topology.composition import find_stage, serve
 
 logger = logging.getLogger(__name__)
+
+WHAT_THEN = "all but the last evaluation is done; waiting: end it with Ctrl-C, or raise training.num_steps and start all again"
 
 
 @click.command()
@@ -24,4 +31,23 @@ def run(run: Run, stage: str, log_format: LogFormat) -> None:
     configure_logs(log_format)
     for told in save_run(run):
         logger.warning("settings %s", told)
+    if VARIABLE not in os.environ:  # started by hand
+        with suppress(GagarError):  # serving tells it better
+            asyncio.run(tell_planned_end(run))
     serve(chosen, resources)
+
+
+async def tell_planned_end(run: Run) -> None:
+    """Says so if the run has made all its steps: a stage that is started then waits for records that may never come."""
+    from gagar.broker.address import bootstrap_servers
+    from gagar.report.progress import Progress
+    from gagar.stream.kafka.client import scan
+    from topology.topics import POLICY_VERSIONS
+
+    progress = Progress()
+    async with aclosing(scan(bootstrap_servers(run), run.run.name, [POLICY_VERSIONS])) as deliveries:
+        async for delivery in deliveries:
+            progress.apply(delivery)
+    step, num_steps = progress.snapshot().step, run.training.num_steps
+    if step >= num_steps:
+        logger.info("planned end reached step=%d num_steps=%d: %s", step, num_steps, WHAT_THEN)

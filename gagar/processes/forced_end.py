@@ -1,11 +1,12 @@
-"""A stage's process ends in time: the first signal asks it to stop, and a timer behind it ends what hangs."""
+"""A stage's process ends in time: at once while it starts, as nothing is in work then; later the first signal asks it to stop,
+and a timer behind it ends what hangs."""
 
 import asyncio
 import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 logger = logging.getLogger(__name__)
@@ -15,11 +16,14 @@ STOP_S = 14.0
 _timers: list[threading.Timer] = []
 
 
-def stop_event() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT; from then on the process has STOP_S to end, or is ended."""
+def stop_event(is_at_work: Callable[[], bool] = lambda: True) -> asyncio.Event:
+    """Set by SIGTERM or SIGINT; from then on the process has STOP_S to end, or is ended. One that is not yet at
+    work ends at once."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def on_signal(name: str) -> None:
+        if not is_at_work():
+            end_at_once()
         if not stop.is_set():
             logger.info("stopping on %s", name)
             stop.set()
@@ -28,6 +32,13 @@ def stop_event() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     return stop
+
+
+def end_at_once() -> None:
+    """Ends a process that has begun nothing: what it loads in threads would only be waited for."""
+    logger.info("stopped before the work began")
+    logging.shutdown()
+    os._exit(0)
 
 
 def end_by_force_after(seconds: float) -> None:

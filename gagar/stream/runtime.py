@@ -70,6 +70,11 @@ class StageRuntime:
             monitor.stop()
             await self._close(references)
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether it is a member of the stage's group: before that nothing is in work."""
+        return self._membership is not None
+
     async def on_revoked(self) -> None:
         """Owner: commits what is finished, as far as that is quickly done."""
         lanes = list(self.lanes.values())

@@ -8,12 +8,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from gagar.cli.run import tell_planned_end
 from gagar.errors import UnavailableError
 from gagar.processes.forced_end import end_by_force_after
 from gagar.stream.handlers import Transform
 from tests.broker.stages import ROOT, stage_process, until_count
-from tests.builders import make_request
+from tests.builders import make_request, make_version
 from tests.contract.world import TRAJECTORIES, KafkaWorld, make_run, make_stage, make_trajectory, write
 from topology.composition import run_loop, serve_handler
 from topology.resources import Resources
@@ -92,3 +94,15 @@ def test_a_stage_that_has_ended_is_not_ended_by_force_later(monkeypatch: pytest.
         if isinstance(thread, threading.Timer):
             thread.join()
     assert not ends
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(("num_steps", "is_told"), [(3, True), (4, False)])
+async def test_a_stage_that_is_started_after_the_planned_end_says_that_it_waits(
+    world: KafkaWorld, caplog: pytest.LogCaptureFixture, num_steps: int, is_told: bool
+) -> None:
+    caplog.set_level("INFO")
+    await write(world, [make_version(step, is_last=step == 3) for step in range(4)])
+    run = make_run(world.name, world.servers)
+    await tell_planned_end(replace(run, training=replace(run.training, num_steps=num_steps)))
+    assert ("planned end reached step=3 num_steps=3: all but the last evaluation is done; waiting" in caplog.text) == is_told

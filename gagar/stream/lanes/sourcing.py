@@ -68,6 +68,11 @@ class SourceRuntime:
             await bounded(membership.close(), self._limits.close_s / 2)
             log.info("stage ended stage=%s %s", self._stage.name, self.counters.line())
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether it is a member of the stage's group: before that nothing is in work."""
+        return self._membership is not None
+
     async def on_revoked(self) -> None:
         """Owner: a transaction in progress is fenced if the place goes elsewhere."""
 
