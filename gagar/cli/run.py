@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from contextlib import aclosing, suppress
+from contextlib import suppress
 
 import click
 
@@ -45,9 +45,8 @@ async def tell_planned_end(run: Run) -> None:
     from topology.topics import POLICY_VERSIONS
 
     progress = Progress()
-    async with aclosing(scan(bootstrap_servers(run), run.run.name, [POLICY_VERSIONS])) as deliveries:
-        async for delivery in deliveries:
-            progress.apply(delivery)
+    async for delivery in scan(bootstrap_servers(run), run.run.name, [POLICY_VERSIONS]):
+        progress.apply(delivery)
     step, num_steps = progress.snapshot().step, run.training.num_steps
     if step >= num_steps:
         logger.info("planned end reached step=%d num_steps=%d: %s", step, num_steps, WHAT_THEN)
