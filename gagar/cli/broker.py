@@ -27,7 +27,7 @@ def start(run: Run) -> None:
             "leave it out, or start no local broker"
         )
     check_dir(run)
-    click.echo(start_broker(broker_dir(run)).address)
+    click.echo(start_broker(broker_dir(run), timeout_s=run.kafka.start_timeout_s).address)
 
 
 @broker.command()
