@@ -1,15 +1,20 @@
 """Whether a directory is still there and still takes data; on a real full disk where the tests may mount one."""
 
+import asyncio
 import errno
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gagar.broker.watch import ClusterWatch
 from gagar.errors import MachineError, UnavailableError
 from gagar.processes.storage import Storage, lack_of
+from gagar.processes.supervised import ProcessSpec
+from gagar.processes.supervisor import Supervisor
 
 
 @pytest.fixture
@@ -41,6 +46,18 @@ def test_a_file_system_that_became_read_only_is_named(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(MachineError, match=rf"{small_disk}: expected to take data, got read-only file system; make room"):
         storage.check_room()
+
+
+async def test_a_run_whose_stages_fill_the_disk_ends_instead_of_restarting_them(small_disk: Path) -> None:
+    script = f"open({str(small_disk / 'data')!r}, 'ab').write(bytes(4 << 20))"
+    spec = ProcessSpec(name="learner", command=(sys.executable, "-I", "-c", script))
+    supervisor = Supervisor([spec], small_disk / "run", ClusterWatch(lambda: True))
+    await supervisor.start()
+    async with asyncio.timeout(20):
+        with pytest.raises(MachineError, match=rf"{small_disk / 'run'}: expected to take data, got no space left on device"):
+            await supervisor.wait()
+    await supervisor.stop()
+    assert [state.restarts for state in supervisor.states()] == [0]
 
 
 def test_a_directory_is_known_by_more_than_its_name(tmp_path: Path) -> None:
