@@ -100,11 +100,13 @@ def make_version(step: int = 0, run_id: str = "a", **fields: Any) -> PolicyVersi
 
 def make_run(directory: Path) -> Run:
     """A run whose files lie in `directory`."""
+    others: dict[str, Any] = {"tasks": {"train": {"path": "a"}, "heldout": {"path": "b"}}, "grader": {"kind": "rules"}}
     return Run(
         run=RunTable(name="try", dir=str(directory)),
         kafka=KafkaTable(),
         policy=PolicyTable(path="p"),
         training=TrainingTable(),
-        tables={"tasks": {"train": {"path": "a"}, "heldout": {"path": "b"}}, "grader": {"kind": "rules"}},
+        tables=others,
+        given={"run": {"name": "try", "dir": str(directory)}, "policy": {"path": "p"}, **others},
         root=str(directory),
     )

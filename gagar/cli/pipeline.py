@@ -43,6 +43,7 @@ def run_pipeline(run: Run, specs: "Sequence[ProcessSpec]", view: View) -> int:
 async def drive(run: Run, specs: "Sequence[ProcessSpec]", view: View, servers: str) -> int:
     """The same over a cluster that answers. A run that is in use is refused before anything of it is touched."""
     from gagar.broker.watch import cluster_watch
+    from gagar.cli.saved_run import save_run
     from gagar.cli.topics import apply_topology
     from gagar.processes.supervisor import Supervisor
 
@@ -50,6 +51,8 @@ async def drive(run: Run, specs: "Sequence[ProcessSpec]", view: View, servers: s
     supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line)
     await supervisor.hold()
     try:
+        for told in await asyncio.to_thread(save_run, run):
+            click.echo(f"run {run.run.name}: {told}", err=True)
         await asyncio.to_thread(apply_topology, run)
         if not interrupted.is_set():
             await supervisor.start()

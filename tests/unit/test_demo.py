@@ -22,7 +22,7 @@ from gagar.cli.demo_run import DemoView, exit_code, logged_to, shown_path
 from gagar.cli.pipeline import drive
 from gagar.cli.stage_processes import stage_processes
 from gagar.cli.up import LogView
-from gagar.config import Run
+from gagar.config import Run, TrainingTable
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.log_tail import last_words
 from gagar.processes.shutdown import interruption
@@ -61,6 +61,8 @@ class FakeSupervisor:
     code: int | None = 0
     error: Exception | None = None
     is_in_use = False
+    sent: signal.Signals | None = None
+    """That this process gets soon after the start."""
 
     def __init__(self, specs: Sequence[ProcessSpec], directory: Path, watch: object, *, on_line: object) -> None:
         self.specs, self.directory = specs, directory
@@ -74,6 +76,8 @@ class FakeSupervisor:
 
     async def start(self) -> None:
         self.calls.append("start")
+        if self.sent is not None:
+            asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), self.sent)
         if self.error is not None:
             raise self.error
 
@@ -212,7 +216,7 @@ async def test_ctrl_c_stops_cleanly_and_still_sums_up(
     supervisor: type[FakeSupervisor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     supervisor.code = None
-    asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGINT)
+    supervisor.sent = signal.SIGINT
     code, _ = await run_fake(tmp_path)
     assert code == 130
     assert last_line(capsys.readouterr().out)["groups_requested"] == 3
@@ -236,6 +240,19 @@ async def test_a_run_in_use_is_refused_before_anything_is_applied_or_said(
             await drive(make_run(tmp_path), [], view, "broker:1")
     assert [made.calls for made in supervisor.made] == [["hold"], ["hold"]]
     assert capsys.readouterr() == ("", "")
+
+
+async def test_a_restart_says_which_settings_have_changed(
+    supervisor: type[FakeSupervisor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path)
+    await drive(run, [], DemoView(run, Console(file=io.StringIO())), "broker:1")
+    assert "was" not in capsys.readouterr().err
+    given = {**run.given, "training": {"num_steps": 9}}
+    again = msgspec.structs.replace(run, training=TrainingTable(num_steps=9), given=given)
+    for lines in (["run try: training.num_steps: was 60, now 9"], []):
+        await drive(again, [], DemoView(again, Console(file=io.StringIO())), "broker:1")
+        assert [line for line in capsys.readouterr().err.splitlines() if "was" in line] == lines
 
 
 async def test_why_a_stage_restarts_is_on_the_screen_and_on_stderr(
@@ -267,7 +284,7 @@ async def test_a_report_that_cannot_be_written_is_an_error_and_the_summary_still
 async def test_a_terminal_that_was_closed_still_gets_its_run_reported(supervisor: type[FakeSupervisor], tmp_path: Path) -> None:
     supervisor.code = None
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGHUP)
+    supervisor.sent = signal.SIGHUP
     try:
         code, _ = await asyncio.wait_for(run_fake(tmp_path), 60)
     finally:
