@@ -65,15 +65,10 @@ def serve(stage: Stage, resources: Resources) -> None:
 
 async def serve_handler(stage: Stage, resources: Resources, handler: Effect | Reducer[Any] | Source) -> None:
     """The handler as the stage, until a signal or the planned end; the transport is opened and closed around it."""
-    from gagar.stream.lanes.sourcing import SourceRuntime
     from gagar.stream.runtime import StageRuntime
 
     transport = resources.transport()
-    runtime: StageRuntime | SourceRuntime
-    if isinstance(handler, Source):
-        runtime = SourceRuntime(stage, handler, transport, DEAD_LETTERS)
-    else:
-        runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS)
+    runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS)
     stop = stop_event(lambda: runtime.has_joined)
     await transport.open()
     try:

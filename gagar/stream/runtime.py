@@ -1,19 +1,21 @@
-"""The runtime of transforms, effects and reducers: a member of the stage's group, and a lane for each partition number it owns.
+"""The runtime of a stage: a member of its group, and a lane for each partition number that it owns (of a source: for 0 only).
 
 A rebalance alone stops nothing: what is finished is committed before the group is divided anew, handlers go on, and a number
-that comes back keeps its lane. One that went elsewhere is abandoned; its new owner's producer has fenced ours.
+that comes back keeps its lane. One that went elsewhere is abandoned; its new owner's producer has fenced ours. A source that
+loses its place ends: what it knows would be stale if it came back.
 """
 
 import asyncio
 import logging
 from typing import Any
 
-from gagar.errors import GagarError, UnavailableError
-from gagar.stream.handlers import Effect, Reducer
+from gagar.errors import FencedError, GagarError, UnavailableError
+from gagar.stream.handlers import Effect, Reducer, Source
 from gagar.stream.lanes.budget import Budget, Held
 from gagar.stream.lanes.lane import Lane, LaneContext
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
 from gagar.stream.lanes.retry import Retry
+from gagar.stream.lanes.sourcing import SourceWork
 from gagar.stream.lanes.work import HandlerWork, Work
 from gagar.stream.limits import Counters, RuntimeLimits, log_counts
 from gagar.stream.loop_monitor import LoopMonitor
@@ -33,7 +35,7 @@ class StageRuntime:
     def __init__(
         self,
         stage: Stage,
-        handler: Effect | Reducer[Any],
+        handler: Effect | Reducer[Any] | Source,
         transport: Transport,
         dead_letters: Topic,
         limits: RuntimeLimits | None = None,
@@ -52,11 +54,13 @@ class StageRuntime:
         self._tables = TableFollower(stage.name, transport, stage.tables, handler.observe, self._limits)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._broken: asyncio.Future[None] | None = None
+        self._ended = asyncio.Event()
+        """The planned end of a source."""
         self._is_stopping = False
         self._is_open = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serves until `stop` is set."""
+        """Serves until `stop` is set or nothing is due ever again."""
         self._broken = asyncio.get_running_loop().create_future()
         await check_topics(self._transport, self._stage, self._router)
         references = LogReferences(self._transport, self._stage.references)
@@ -85,23 +89,30 @@ class StageRuntime:
         """Owner: keeps the lanes that stay, abandons those that went, starts those that came."""
         if self._is_stopping or self._membership is None:
             return
-        for number in sorted(self.lanes.keys() - numbers):
-            self._abandon(number)
-        for number in sorted(numbers - self.lanes.keys()):
-            self._start(number)
         log.info("partitions assigned stage=%s numbers=%s", self._stage.name, sorted(numbers))
+        is_source = isinstance(self._handler, Source)
+        due = numbers & {0} if is_source else numbers
+        for number in sorted(self.lanes.keys() - due):
+            self._abandon(number)
+            if is_source:
+                name = self._stage.name
+                self._break(FencedError(f"stage {name}: expected to keep its place, got a rebalance; start it again"))
+        for number in sorted(due - self.lanes.keys()):
+            self._start(number)
 
     async def _open_handler(self, references: LogReferences) -> None:
-        await self._tables.load()
+        if not isinstance(self._handler, Source):  # which reads its tables after the cursor
+            await self._tables.load()
         await self._handler.open(references)
         self._is_open = True
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        membership = self._transport.join(self._stage.name, self._stage.inputs, self)
+        membership = self._transport.join(self._stage.name, self._stage.divided, self)
         self._membership = membership
         try:
             counting = log_counts(self._stage.name, self.counters)
-            await until(stop, together(membership.run(), self._watch(), self._tables.follow(), counting))
+            serving = together(membership.run(), self._watch(), self._tables.follow(), counting)
+            await until(stop, until(self._ended, serving))
             await self._drain()
         finally:
             self._is_stopping = True
@@ -135,7 +146,11 @@ class StageRuntime:
 
     def _check(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None and self._broken is not None and not self._broken.done():
+        if error is not None:
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        if self._broken is not None and not self._broken.done():
             self._broken.set_exception(error)
 
     async def _watch(self) -> None:
@@ -161,6 +176,8 @@ class StageRuntime:
         name, retry, limits, counters = self._stage.name, self._retry, self._limits, self.counters
         if isinstance(self._handler, Effect):
             return HandlerWork(name, lane, self._handler.handle, retry, limits, self._budget)
+        if isinstance(self._handler, Source):
+            return SourceWork(name, lane, self._handler, self._tables, self._router, limits, counters, self._ended)
         return ReducerWork(name, lane, self._handler, retry, self._router, limits, counters, self._budget, StreamTime())
 
 

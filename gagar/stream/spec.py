@@ -47,6 +47,12 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """Each input record is a whole group: a dead letter ends it with an outcome."""
 
     @property
+    def divided(self) -> tuple[Topic, ...]:
+        """Topics whose partition numbers the members of the group divide among them. Of a source only the owner of number 0
+        acts."""
+        return self.tables[:1] if self.kind == "source" else self.inputs
+
+    @property
     def table(self) -> str:
         """Name of its table in the run file."""
         return self.name.replace("-", "_")

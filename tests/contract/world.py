@@ -10,7 +10,6 @@ from gagar import records
 from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TrainingTable
 from gagar.records import LogRef, Record, encode
 from gagar.stream.handlers import Delivery
-from gagar.stream.lanes.sourcing import SourceRuntime
 from gagar.stream.limits import RuntimeLimits
 from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from gagar.stream.readers.scans import scan_transport
@@ -165,8 +164,7 @@ class Process:
 
     def __init__(self, world: World, stage: Stage, handler: Any, limits: RuntimeLimits = FAST) -> None:
         self.transport = world.transport()
-        kind = SourceRuntime if stage.kind == "source" else StageRuntime
-        self.runtime: Any = kind(stage, handler, self.transport, DEAD_LETTERS, limits)
+        self.runtime: Any = StageRuntime(stage, handler, self.transport, DEAD_LETTERS, limits)
         self.stopping = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 

@@ -23,23 +23,11 @@ MUTANTS = (
         "Lane._take_over",
         """
         self._producer = await transport.start_producer(self._name, self._context.router.outputs)
-        committed = await self._membership.committed(self._partitions)
+        committed = await self.committed()
         """,
         """
-        committed = await self._membership.committed(self._partitions)
+        committed = await self.committed()
         self._producer = await transport.start_producer(self._name, self._context.router.outputs)
-        """,
-    ),
-    Mutant(
-        "a source fences before it reads the cursor",
-        "SourceRuntime._start_producer",
-        """
-        self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)
-        self._cursor = await self._committed_cursor()
-        """,
-        """
-        self._cursor = await self._committed_cursor()
-        self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)
         """,
     ),
     Mutant(
@@ -114,9 +102,6 @@ MUTANTS = (
         """,
     ),
     Mutant(
-        "a source's producer is built anew after an error", "SourceRuntime._attempt", "await self._close_producer()", "pass"
-    ),
-    Mutant(
         "what was taken for a transaction that failed comes back",
         "Lane._transact",
         "self.queue.give_back()",
@@ -130,23 +115,29 @@ MUTANTS = (
     ),
     Mutant(
         "a source looks at the committed cursor after an unknown outcome",
-        "SourceRuntime._transact",
-        """
-        if self._cursor != before or self._producer is None:
-            return
-        """,
-        "assert self._producer is not None",
+        "SourceWork.resume",
+        "not self._is_own(self._frontier.note)",
+        "False",
+        "test_a_source_ends_with_an_error_if_another_has_moved_the_cursor",
+    ),
+    Mutant(
+        "a source's cursor is committed with its unit, though the producer was lost meanwhile",
+        "SourceWork.resume",
+        "self._frontier.note = self._cursor",
+        "pass",
+        "test_a_source_whose_producer_was_fenced_looks_at_the_cursor_and_goes_on",
+    ),
+    Mutant(
+        "a source ends if it loses its place",
+        "StageRuntime.on_assigned",
+        'self._break(FencedError(f"stage {name}: expected to keep its place, got a rebalance; start it again"))',
+        "pass",
+        "test_a_source_that_loses_its_place_ends_and_one_that_keeps_it_goes_on",
     ),
     Mutant(
         "a lane starts a producer only for a number that it owns now",
         "Lane._take_over",
         "self.number in await self._membership.confirm()",
-        "True",
-    ),
-    Mutant(
-        "a source starts a producer only if it owns its place now",
-        "SourceRuntime._start_producer",
-        "0 in await self._membership.confirm()",
         "True",
     ),
     Mutant(
@@ -158,13 +149,13 @@ MUTANTS = (
     Mutant(
         "handlers of a number that comes back go on",
         "StageRuntime.on_assigned",
-        "sorted(self.lanes.keys() - numbers)",
+        "sorted(self.lanes.keys() - due)",
         "sorted(self.lanes.keys())",
     ),
     Mutant(
         "a number that went elsewhere is abandoned",
         "StageRuntime.on_assigned",
-        "sorted(self.lanes.keys() - numbers)",
+        "sorted(self.lanes.keys() - due)",
         "()",
     ),
     Mutant("handlers outlive the loss of their producer", "Lane._keep_work", "self._work.keeps_deliveries", "False"),

@@ -17,7 +17,8 @@ from gagar.stream.lanes import committing
 from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.lane import Lane
 from gagar.stream.lanes.reading import LaneReader
-from gagar.stream.lanes.sourcing import SourceRuntime
+from gagar.stream.lanes.sourcing import SourceWork
+from gagar.stream.lanes.work import DeliveryWork
 from gagar.stream.spec import Stage
 from gagar.stream.transport import Partition, Send
 from tests.builders import make_request
@@ -95,15 +96,14 @@ CASES = {
     "effect": Case(stage=make_stage("effect"), make_handler=Attempting, prepare=ask, num_records=16, least=150),
     "reducer": Case(stage=REDUCER, make_handler=Gathering, prepare=ask_and_judge, num_records=20, least=120),
 }
-PATH = (Lane, LaneReader, SourceRuntime, committing)
+PATH = (Lane, LaneReader, DeliveryWork, SourceWork, committing)
 ELSEWHERE = {
     # A stop, planned or by an error.
-    *("Lane.drain", "Lane.flush", "SourceRuntime.run", "SourceRuntime._close", "SourceRuntime._act: self._committed_cursor()"),
+    *("Lane.drain", "SourceWork.run: self._has_lost_place()", "SourceWork._has_lost_place"),
     # Nothing is due; a partition is not owned; a record is huge; records are gone.
-    "SourceRuntime._produce: bounded(self._tables.changed.wait(), self._limits.tick_s)",
-    "SourceRuntime._start_producer: asyncio.sleep(self._limits.backoff(1))",
+    "SourceWork._produce: bounded(self._tables.changed.wait(), self._limits.tick_s)",
     "Lane._take_over: asyncio.sleep(self._limits.backoff(1))",
-    "Lane._read: self._work.take(raw)",
+    "DeliveryWork.run: self.take(raw)",
     *("LaneReader._fetch: self._skip_missing(error)", "LaneReader._skip_missing"),
 }
 """Awaits that are not between the start of a take-over and the end of a commit."""

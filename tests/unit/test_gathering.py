@@ -34,6 +34,8 @@ Log = list[RawRecord | None]
 class ModelLane:
     """A lane in small: reads two logs, keeps a frontier of each, and holds what is finished."""
 
+    is_reading = True
+
     def __init__(
         self, logs: dict[Partition, Log], committed: dict[Partition, tuple[int, str]], wall: Callable[[], float]
     ) -> None:

@@ -79,7 +79,6 @@ async def start(
     frontier = frontier or Frontier()
     watched = WatchedReader("lane", FakeTransport(fake), [AT], stall_s)
     reader = LaneReader("lane", watched, [topic], {AT: frontier}, counters or Counters())
-    await reader.start()
     return reader, frontier
 
 
@@ -175,7 +174,8 @@ async def test_reading_begins_after_what_is_in_work() -> None:
     fake = FakeReader()
     frontier = Frontier(3)
     frontier.deliver(5)
-    await start(fake, frontier)
+    reader, _ = await start(fake, frontier)
+    await poll(reader, 10)
     assert fake.at == 6
 
 

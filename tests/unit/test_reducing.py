@@ -29,6 +29,8 @@ def make_raw(offset: int = 0, at: Partition = A, time: float = 10.0, key: str = 
 class FakeLane:
     """Collects finished units."""
 
+    is_reading = True
+
     def __init__(self) -> None:
         self.queue = UnitQueue()
         self.finished: list[Unit] = []

@@ -18,7 +18,7 @@ from gagar.stream.lanes.committing import RefusedUnitError, transact
 from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.reading import LaneReader
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
-from gagar.stream.lanes.work import Work
+from gagar.stream.lanes.work import LostPlaceError, Work
 from gagar.stream.limits import Counters, DeadLetterLimits, RuntimeLimits
 from gagar.stream.readers.watched import WatchedReader
 from gagar.stream.routing import Router
@@ -65,13 +65,13 @@ class Lane:
         self._membership = membership
         self._context = context
         self._limits = context.limits
-        self._partitions = [Partition(topic.name, number) for topic in context.stage.inputs]
+        self._partitions = [Partition(topic.name, number) for topic in context.stage.divided]
         self._frontiers: dict[Partition, Frontier] = {}
         self._committed: dict[Partition, int] = {}
         self._num_committed = 0
         self._producer: Producer | None = None
         self._reader: LaneReader | None = None
-        self._is_reading = True
+        self.is_reading = True
         self._refused: dict[bytes, str] = {}
         """Keys of units that the log has refused, and why, where work is done again: the next unit of the key is dead."""
         self._work = make_work(self)
@@ -84,7 +84,10 @@ class Lane:
                 try:
                     await together(self._take_over())
                     num_committed = self._num_committed
-                    await together(self._read(), self._commit(), self._watch())
+                    assert self._reader is not None
+                    await together(self._work.run(self._reader), self._commit(), self._watch())
+                except LostPlaceError:
+                    raise
                 except (UnavailableError, FencedError) as error:
                     num_failures = 1 if self._num_committed > num_committed else num_failures + 1
                     log.warning("lane interrupted lane=%s failures=%d error=%s", self._name, num_failures, error)
@@ -116,7 +119,7 @@ class Lane:
 
     def stop_reading(self) -> None:
         """Nothing new begins."""
-        self._is_reading = False
+        self.is_reading = False
 
     async def drain(self) -> None:
         """Until the work that ends by itself has ended and is committed."""
@@ -135,6 +138,10 @@ class Lane:
             log.warning("work abandoned lane=%s deliveries=%d", self._name, num_abandoned)
         return num_abandoned
 
+    async def committed(self) -> dict[Partition, Committed]:
+        """The group's offsets of the lane's partitions, asked for now."""
+        return await self._membership.committed(self._partitions)
+
     async def _take_over(self) -> None:
         await self._close()
         while True:
@@ -143,14 +150,14 @@ class Lane:
             await asyncio.sleep(self._limits.backoff(1))
         transport = self._context.transport
         self._producer = await transport.start_producer(self._name, self._context.router.outputs)
-        committed = await self._membership.committed(self._partitions)
+        committed = await self.committed()
         positions = {at: frontier.next for at, frontier in self._frontiers.items()}
         self._frontiers = {at: Frontier.restore(start.offset, start.metadata) for at, start in committed.items()}
         self._committed = {at: start.offset for at, start in committed.items()}
+        self._work.resume(self._frontiers)
         self._keep_work(positions)
         reader = WatchedReader(self._name, transport, self._partitions, self._limits.stall_s)
         self._reader = LaneReader(self._name, reader, self._context.stage.inputs, self._frontiers, self._context.counters)
-        await self._reader.start()
         self._context.counters.takeovers += 1
         log.info("lane taken over lane=%s offsets=%s", self._name, {str(at): f.low for at, f in self._frontiers.items()})
 
@@ -169,17 +176,6 @@ class Lane:
                 self._frontiers[spot.at].deliver(spot.offset)
             for at, position in positions.items():
                 self._frontiers[at].advance(position)
-
-    async def _read(self) -> None:
-        assert self._reader is not None
-        wait_s = 0.0
-        while self._is_reading:
-            if await self._reader.fill(wait_s, self._work.max_poll):
-                async with self._work.intake() as room:
-                    for raw in self._reader.due(room if self._is_reading else 0):
-                        self._context.counters.delivered += 1
-                        await self._work.take(raw)
-            wait_s = self._work.tick()
 
     async def _commit(self) -> None:
         while True:
@@ -225,6 +221,8 @@ class Lane:
     def _give_back_refused(self, error: RefusedUnitError) -> None:
         """One unit becomes a dead letter, the others wait for the next transaction as they are."""
         unit = error.unit
+        if unit.kind == "made":
+            raise GagarError(f"stage {self._context.stage.name}: expected outputs that the log takes, got {error}")
         if unit.kind == "dead":
             raise GagarError(f"dead-letters: expected to take {unit.source.ref}, got {error}; raise its max.message.bytes")
         log.warning("output refused, record dead-lettered lane=%s record=%s error=%s", self._name, unit.source.ref, error)

@@ -40,7 +40,7 @@ def report_missing(reader: str, topic: Topic, error: OutOfRangeError, num_missin
 
 
 class LaneReader:
-    """One incarnation of a lane's reading: from a take-over to the next."""
+    """One incarnation of a lane's reading: from a take-over to the next. Begins after what the frontiers know as delivered."""
 
     def __init__(
         self,
@@ -56,10 +56,7 @@ class LaneReader:
         self._counters = counters
         self._frontiers = frontiers
         self._held_back: dict[Partition, deque[RawRecord]] = {at: deque() for at in frontiers}
-
-    async def start(self) -> None:
-        """Reading begins after what the frontiers know as delivered."""
-        await self._reader.open({at: frontier.next for at, frontier in self._frontiers.items()})
+        reader.positions = {at: frontier.next for at, frontier in frontiers.items()}
 
     def lagging(self) -> list[Partition]:
         """Partitions not read up to their ends, but for those whose span has no room."""
@@ -76,6 +73,7 @@ class LaneReader:
         due: list[RawRecord] = []
         for at in self._held_back:
             self._release(at, due, max_records)
+        self._counters.delivered += len(due)
         return due
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ from gagar.stream.handlers import Delivery, Reduced, Reducer
 from gagar.stream.lanes.budget import Budget
 from gagar.stream.lanes.retry import Retry
 from gagar.stream.lanes.units import Spot, Unit
-from gagar.stream.lanes.work import LaneView
+from gagar.stream.lanes.work import DeliveryWork, LaneView
 from gagar.stream.limits import Counters, RuntimeLimits
 from gagar.stream.routing import Router
 from gagar.stream.transport import Partition, RawRecord
@@ -72,10 +72,11 @@ class StreamTime:
         return self._now
 
 
-class ReducerWork:
+class ReducerWork(DeliveryWork):
     """The work of one lane of a reducer."""
 
     keeps_deliveries = False
+    max_poll = POLL_RECORDS
 
     def __init__(
         self,
@@ -89,8 +90,8 @@ class ReducerWork:
         budget: Budget,
         clock: StreamTime,
     ) -> None:
+        super().__init__(lane)
         self._stage = stage
-        self._lane = lane
         self._reducer = reducer
         self._retry = retry
         self._router = router
@@ -102,10 +103,6 @@ class ReducerWork:
         self._budget = budget
         self.num_bytes = 0
         """State is what it is: to hold back the records that close keys would not make it smaller."""
-
-    @property
-    def max_poll(self) -> int:
-        return POLL_RECORDS
 
     @asynccontextmanager
     async def intake(self) -> AsyncIterator[int]:
@@ -143,12 +140,6 @@ class ReducerWork:
         self._timers.clear()
         self._clock.begin_again()
         return num_spots
-
-    async def drain(self) -> None:
-        """Open keys do not end by themselves."""
-
-    async def wait_abandoned(self) -> None:
-        """State is gone at once."""
 
     def _apply(self, raw: RawRecord, delivery: Delivery[Any]) -> None:
         key, spot = delivery.key, Spot(raw.at, raw.offset)

@@ -30,7 +30,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
     inputs: tuple[Spot, ...]
     outputs: Sequence[Send | LinkedSend] = ()
-    kind: Literal["done", "late", "dead"] = "done"
+    kind: Literal["done", "late", "dead", "made"] = "done"
+    """made: by a source, which has no input that could be dead-lettered."""
     source: RawRecord
     """The input that brought the unit about: what is dead-lettered if the log refuses an output."""
 

@@ -1,25 +1,36 @@
 """What a lane does with its deliveries: hands them to handlers, many at a time.
 
-`Work` is what a lane asks of it; `HandlerWork` serves transforms and effects. (Reducers: `gagar.stream.lanes.reducing`.)
+`Work` is what a lane asks of it; `HandlerWork` serves transforms and effects. Reducers and sources are in modules of their
+own.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Protocol
 
+from gagar.errors import FencedError
 from gagar.stream.lanes.budget import Budget
+from gagar.stream.lanes.frontier import Frontier
+from gagar.stream.lanes.reading import LaneReader
 from gagar.stream.lanes.retry import Handle, Retry
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
 from gagar.stream.limits import RuntimeLimits
 from gagar.stream.transport import Partition, RawRecord
 
 
+class LostPlaceError(FencedError):
+    """The place in the log is another's for good: no take-over may follow."""
+
+
 class LaneView(Protocol):
     """What work may know of its lane."""
 
     queue: UnitQueue
+    is_reading: bool
+    """Whether new work may begin."""
 
     def finish(self, unit: Unit) -> None:
         """Puts a finished unit up for commit."""
@@ -34,33 +45,28 @@ class LaneView(Protocol):
         """A bug of the runtime's own: ends the stage."""
 
 
-class Work(Protocol):
-    """The deliveries of one lane from reading to finished unit."""
+class Work:
+    """What a lane does, from reading to finished unit; the defaults are those of work that ends at once."""
 
-    keeps_deliveries: bool
+    keeps_deliveries = True
     """Work in progress outlives the loss of the producer; else everything unfinished is delivered again."""
+    num_bytes = 0
+    """Held by the inputs in work."""
 
-    @property
-    def num_bytes(self) -> int:
-        """Held by the inputs in work."""
+    def resume(self, frontiers: Mapping[Partition, Frontier]) -> None:
+        """After each take-over, with what is committed. Raises LostPlaceError."""
 
-    @property
-    def max_poll(self) -> int:
-        """The most deliveries worth having at hand."""
-
-    def intake(self) -> AbstractAsyncContextManager[int]:
-        """How many more deliveries it takes, as soon as it takes any; within the `with` they must be handed over."""
-
-    async def take(self, raw: RawRecord) -> None: ...
-
-    def tick(self) -> float:
-        """Does what is due by the clock; the answer is how long the lane may wait for records until the next call."""
+    async def run(self, reader: LaneReader) -> None:
+        """Reads and finishes units until the lane reads no more."""
+        raise NotImplementedError
 
     def held(self) -> Iterable[Spot]:
         """Inputs in work."""
+        return ()
 
     def abandon(self, is_abandoned: Callable[[Spot], bool]) -> int:
         """Throws work away; the answer is its size."""
+        return 0
 
     async def drain(self) -> None:
         """Until nothing is in work that ends by itself."""
@@ -69,14 +75,44 @@ class Work(Protocol):
         """Until what was thrown away has noticed."""
 
 
-class HandlerWork:
+class DeliveryWork(Work, ABC):
+    """Work that takes what is read, delivery by delivery."""
+
+    max_poll: int
+    """The most deliveries worth having at hand."""
+
+    def __init__(self, lane: LaneView) -> None:
+        self._lane = lane
+
+    async def run(self, reader: LaneReader) -> None:
+        wait_s = 0.0
+        while self._lane.is_reading:
+            if await reader.fill(wait_s, self.max_poll):
+                async with self.intake() as room:
+                    for raw in reader.due(room if self._lane.is_reading else 0):
+                        await self.take(raw)
+            wait_s = self.tick()
+
+    @abstractmethod
+    def intake(self) -> AbstractAsyncContextManager[int]:
+        """How many more deliveries it takes, as soon as it takes any; within the `with` they must be handed over."""
+
+    @abstractmethod
+    async def take(self, raw: RawRecord) -> None:
+        """Begins the work on one delivery."""
+
+    @abstractmethod
+    def tick(self) -> float:
+        """Does what is due by the clock; the answer is how long the lane may wait for records until the next call."""
+
+
+class HandlerWork(DeliveryWork):
     """Each delivery runs its handler in a task of its own, at most `window` at a time."""
 
-    keeps_deliveries = True
-
     def __init__(self, stage: str, lane: LaneView, handle: Handle, retry: Retry, limits: RuntimeLimits, budget: Budget) -> None:
+        super().__init__(lane)
+        self.max_poll = limits.window
         self._stage = stage
-        self._lane = lane
         self._handle = handle
         self._retry = retry
         self._limits = limits
@@ -84,10 +120,6 @@ class HandlerWork:
         self._tasks: dict[Spot, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self.num_bytes = 0
-
-    @property
-    def max_poll(self) -> int:
-        return self._limits.window
 
     @asynccontextmanager
     async def intake(self) -> AsyncIterator[int]:
