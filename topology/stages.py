@@ -1,6 +1,11 @@
-"""The stages, as data: a line for each. `topology.graph` checks and draws them; `gagar up` starts them in this order."""
+"""The stages, as data: a line for each. `topology.graph` checks and draws them; `gagar up` starts them in this order.
 
-from gagar.stream.spec import Stage
+A stage's outputs are in the order in which the records of one transaction follow from each other.
+"""
+
+from collections.abc import Sequence
+
+from gagar.stream.spec import Stage, Topic
 from topology import topics
 
 SAMPLER = Stage(
@@ -56,9 +61,15 @@ LEARNER = Stage(
     inputs=(topics.ADVANTAGES,),
     tables=(topics.OUTCOMES, topics.POLICY_VERSIONS),
     references=(topics.TRAJECTORY_TOKENS,),
-    outputs=(topics.OUTCOMES, topics.POLICY_VERSIONS),
+    outputs=(topics.POLICY_VERSIONS, topics.OUTCOMES),
     holds_groups=True,
 )
 
 STAGES: tuple[Stage, ...] = (SAMPLER, ROLLOUT_WORKER, VERIFIER, GATHERER, GRADER, ADVANTAGE_PUBLISHER, LEARNER)
 """Every stage also writes `dead-letters`."""
+
+
+def upstream_first(stages: Sequence[Stage] = STAGES) -> tuple[Topic, ...]:
+    """Every topic, after those from which its records follow: in the order of the last stages that write them."""
+    topic_of = {topic.name: topic for stage in reversed(stages) for topic in reversed(stage.outputs)}
+    return (*reversed(topic_of.values()), topics.DEAD_LETTERS)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gagar.audit.references import Claim, Ranges
     from gagar.audit.result import AuditResult
     from gagar.stream.readers.scans import Spans
-    from gagar.stream.spec import Topic
     from gagar.stream.transport import Transport
 
 CLOCK_SKEW_S = 60.0
@@ -41,6 +40,7 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     from gagar.stream.kafka.client import KafkaTransport
     from gagar.stream.readers.scans import scan_transport
     from topology import topics
+    from topology.stages import upstream_first
 
     servers = bootstrap_servers(run)
     ranges = await asyncio.to_thread(_ranges, servers, run)
@@ -49,7 +49,7 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     transport = KafkaTransport(servers, run.run.name)
     await transport.open()
     try:
-        for topic in _upstream_first():
+        for topic in upstream_first():
             if topic not in (topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS):
                 async for delivery in scan_transport(transport, (topic,), spans=spans):
                     audit.apply(delivery)
@@ -74,24 +74,6 @@ def _terms(run: Run, since: float) -> "AuditTerms":
     return AuditTerms(max_staleness=run.training.max_staleness, grace_s=grace_s, since=since)
 
 
-def _upstream_first() -> "tuple[Topic, ...]":
-    """A record follows in this order from those that it tells of. (Outcomes of a step and its version are one transaction.)"""
-    from topology import topics
-
-    return (
-        topics.ROLLOUT_REQUESTS,
-        topics.TRAJECTORY_TOKENS,
-        topics.TRAJECTORIES,
-        topics.VERDICTS,
-        topics.GROUPS,
-        topics.GRADED_GROUPS,
-        topics.ADVANTAGES,
-        topics.POLICY_VERSIONS,
-        topics.OUTCOMES,
-        topics.DEAD_LETTERS,
-    )
-
-
 def _ranges(servers: str, run: Run) -> "Ranges":
     """First and end offset of every partition, by the topic's name without the run's prefix: a consistent cut, since the ends
     are asked for one topic after the other, downstream first.
@@ -101,6 +83,7 @@ def _ranges(servers: str, run: Run) -> "Ranges":
     """
     from gagar.stream.kafka.admin import Admin
     from topology import topics
+    from topology.stages import upstream_first
 
     eager = (topics.TRAJECTORY_TOKENS, topics.TRAJECTORIES, topics.POLICY_VERSIONS)
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
@@ -108,7 +91,7 @@ def _ranges(servers: str, run: Run) -> "Ranges":
         found = admin.describe([run.topic(topic.name) for topic in topics.TOPICS])
         if len(found) < len(topics.TOPICS):
             raise ConfigError(f"run.name: expected a run with topics, got {run.run.name!r} without; {name_another(run)}")
-        for topic in reversed(_upstream_first()):
+        for topic in reversed(upstream_first()):
             name = run.topic(topic.name)
             asked = {name: found[name].num_partitions}
             ends, begins = admin.end_offsets(asked, is_committed=topic not in eager), admin.start_offsets(asked)

@@ -16,16 +16,9 @@ from tests.chaos.expected_outcomes import End, ExpectedOutcomes, Letter
 from tests.chaos.plan import Plan
 from tests.chaos.poison import NO_RECORD, sample_of
 from topology import topics
+from topology.stages import upstream_first
 
-UNIQUE = (
-    topics.ROLLOUT_REQUESTS,
-    topics.TRAJECTORY_TOKENS,
-    topics.TRAJECTORIES,
-    topics.VERDICTS,
-    topics.GROUPS,
-    topics.GRADED_GROUPS,
-    topics.ADVANTAGES,
-)
+UNIQUE = tuple(topic for topic in upstream_first() if topic.kept != "compacted" and topic is not topics.DEAD_LETTERS)
 """Topics on which a member, or a group, is once."""
 RECORD_OF = {topic.name: topic.record for topic in topics.TOPICS}
 

@@ -149,15 +149,8 @@ async def at_work(world: World, handlers: Sequence[tuple[Stage, Any]]) -> AsyncI
 
 async def audited(world: World) -> AuditResult:
     audit = Audit()
-    for topic in (
-        topics.OUTCOMES,
-        topics.POLICY_VERSIONS,
-        topics.ADVANTAGES,
-        topics.GRADED_GROUPS,
-        topics.GROUPS,
-        topics.VERDICTS,
-        topics.ROLLOUT_REQUESTS,
-    ):
+    unread = (topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS, topics.DEAD_LETTERS)
+    for topic in reversed([topic for topic in stages.upstream_first() if topic not in unread]):
         for delivery in await read(world, topic):
             audit.apply(delivery)
     return audit.result()

@@ -9,7 +9,7 @@ import pytest
 from gagar.errors import ConfigError
 from gagar.stream.spec import Stage, Topic
 from topology.graph import check_topology, draw, readme_block
-from topology.stages import GATHERER, GRADER, SAMPLER, STAGES, VERIFIER
+from topology.stages import GATHERER, GRADER, SAMPLER, STAGES, VERIFIER, upstream_first
 from topology.topics import DEAD_LETTERS, GROUPS, OUTCOMES, POLICY_VERSIONS, TOPICS, VERDICTS
 
 
@@ -101,3 +101,13 @@ def test_the_drawing_leads_from_inputs_to_outputs_and_dots_what_is_looked_up() -
 def test_the_readme_holds_the_drawing_as_it_is_printed() -> None:
     readme = Path(__file__).parents[2] / "README.md"
     assert readme_block() in readme.read_text(encoding="utf-8"), "put the output of `gagar topics graph` into README.md"
+
+
+def test_topics_are_read_after_those_that_their_records_follow_from() -> None:
+    order = [topic.name for topic in upstream_first()]
+    assert sorted(order) == sorted(topic.name for topic in TOPICS)
+    for stage in STAGES:
+        sources = [order.index(topic.name) for topic in (*stage.inputs, *stage.references)]
+        assert max(sources, default=-1) < max(order.index(topic.name) for topic in stage.outputs)
+    after = [("trajectory-tokens", "trajectories"), ("policy-versions", "outcomes"), ("outcomes", "dead-letters")]
+    assert all(order.index(first) < order.index(then) for first, then in after)
