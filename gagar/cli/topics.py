@@ -59,7 +59,7 @@ def apply_topology(run: Run) -> "list[TopicChange]":
     """Brings the cluster to the topology; what was done. Raises UnavailableError or ConfigError."""
     from gagar.broker.address import bootstrap_servers
     from gagar.stream.kafka.admin import Admin
-    from gagar.stream.kafka.initial_offsets import begin
+    from gagar.stream.kafka.initial_offsets import commit_initial_offsets
     from topology.graph import check_topology
     from topology.stages import STAGES
     from topology.topics import TOPICS
@@ -67,7 +67,7 @@ def apply_topology(run: Run) -> "list[TopicChange]":
     check_topology()
     with Admin(bootstrap_servers(run)) as admin:
         changes = admin.apply(run, TOPICS)
-        begin(admin, run, STAGES)
+        commit_initial_offsets(admin, run, STAGES)
     return changes
 
 

@@ -49,8 +49,10 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def divided(self) -> tuple[Topic, ...]:
         """Topics whose partition numbers the members of the group divide among them. Of a source only the owner of number 0
-        acts."""
-        return self.tables[:1] if self.kind == "source" else self.inputs
+        acts; the learner's rank 0 reads alone, by positions of its own."""
+        if self.kind == "source":
+            return self.tables[:1]
+        return self.inputs if self.kind != "learner" else ()
 
     @property
     def table(self) -> str:

@@ -14,7 +14,7 @@ from gagar.records import RolloutRequest, encode
 from gagar.stream.handlers import Delivery
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.client import KafkaTransport
-from gagar.stream.kafka.initial_offsets import begin
+from gagar.stream.kafka.initial_offsets import commit_initial_offsets
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Producer, Send
@@ -43,7 +43,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         """Those of the topology, for a run of that name."""
         with Admin(self.state.address) as admin:
             admin.apply(make_run(name), TOPICS)
-            begin(admin, make_run(name), STAGES)
+            commit_initial_offsets(admin, make_run(name), STAGES)
 
     def stored_bytes(self, name: str) -> int:
         """Bytes of the run's records on the broker's disk, all topics together."""

@@ -25,7 +25,7 @@ from tests.contract.world import (
     NUM_PARTITIONS,
     KafkaWorld,
     Process,
-    begin_groups,
+    commit_zeros,
     make_run,
     make_tokens,
     make_trajectory,
@@ -57,7 +57,7 @@ async def world(kafka_servers: str) -> KafkaWorld:
 def create_topics(world: KafkaWorld) -> None:
     with Admin(world.servers) as admin:
         admin.apply(make_run(world.name), topics.TOPICS)
-        begin_groups(admin, make_run(world.name), topics.TOPICS)
+        commit_zeros(admin, make_run(world.name), topics.TOPICS)
 
 
 def retire(world: KafkaWorld, topic: Topic) -> None:

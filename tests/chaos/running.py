@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from gagar.stream.kafka.admin import Admin
-from gagar.stream.kafka.initial_offsets import begin
+from gagar.stream.kafka.initial_offsets import commit_initial_offsets
 from tests.chaos.expected_outcomes import NUM_EVALUATIONS
 from tests.chaos.facts import Facts, gather
 from tests.chaos.judge import Judgement, judge
@@ -107,7 +107,7 @@ async def run_once(plan: Plan, holder: Path, patience_s: float, fire: Fire | Non
     """The whole stream, once."""
     with Admin(plan.servers) as admin:
         admin.apply(plan.run, real_topics())
-        begin(admin, plan.run, STAGES)
+        commit_initial_offsets(admin, plan.run, STAGES)
     log, began = Log(), time.monotonic()
     async with watching(plan.servers, plan.name) as progress, slots(plan, holder, log.exits.append) as stages:
         firing = asyncio.create_task(fire(stages, log)) if fire else None

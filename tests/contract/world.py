@@ -72,11 +72,11 @@ class KafkaWorld:
         with Admin(self.servers) as admin:
             run = make_run(self.name, num_partitions=self.num_partitions)
             admin.apply(run, self.topics)
-            begin_groups(admin, run, self.topics)
+            commit_zeros(admin, run, self.topics)
 
 
-def begin_groups(admin: "Admin", run: Run, topics: Sequence[Topic]) -> None:
-    """The beginnings of whatever stage a test may start."""
+def commit_zeros(admin: "Admin", run: Run, topics: Sequence[Topic]) -> None:
+    """Initial offsets of whatever stage a test may start."""
     counts = {run.topic(topic.name): run.kafka.num_partitions if topic.is_grouped else 1 for topic in topics}
     offsets = {(name, number): 0 for name, count in counts.items() for number in range(count)}
     for group in ("under-test", "asker", "attempter", "reader", *(stage.name for stage in STAGES)):

@@ -13,12 +13,12 @@ from gagar.stream.kafka.admin import Admin
 from gagar.stream.spec import Stage
 
 
-def begin(admin: Admin, run: Run, stages: Iterable[Stage]) -> None:
-    """Commits the beginnings of groups that have none. Raises UnavailableError if a topic has records that such a group may
+def commit_initial_offsets(admin: Admin, run: Run, stages: Iterable[Stage]) -> None:
+    """Commits offset 0 for groups that have no offset. Raises UnavailableError if a topic has records that such a group may
     have been past."""
     for stage in stages:
         group = run.topic(stage.name)
-        missing = sorted(beginnings(run, stage) - admin.committed(group).keys())
+        missing = sorted(_partitions(run, stage) - admin.committed(group).keys())
         if not missing:
             continue
         ends = admin.end_offsets({topic: number + 1 for topic, number in missing}, is_committed=False)
@@ -31,10 +31,7 @@ def begin(admin: Admin, run: Run, stages: Iterable[Stage]) -> None:
         admin.commit(group, dict.fromkeys(missing, 0))
 
 
-def beginnings(run: Run, stage: Stage) -> set[tuple[str, int]]:
-    """Topic (name on the cluster) and partition wherever the stage's group has an offset. The learner keeps its own."""
-    if stage.kind == "learner":
-        return set()
-    if stage.kind == "source":
-        return {(run.topic(stage.tables[0].name), 0)}
-    return {(run.topic(topic.name), number) for topic in stage.inputs for number in range(run.kafka.num_partitions)}
+def _partitions(run: Run, stage: Stage) -> set[tuple[str, int]]:
+    """Topic (name on the cluster) and number of each partition in which the stage's group has an offset."""
+    num_partitions = 1 if stage.kind == "source" else run.kafka.num_partitions
+    return {(run.topic(topic.name), number) for topic in stage.divided for number in range(num_partitions)}

@@ -6,7 +6,7 @@ import pytest
 
 from gagar.errors import UnavailableError
 from gagar.stream.kafka.admin import Admin
-from gagar.stream.kafka.initial_offsets import begin
+from gagar.stream.kafka.initial_offsets import commit_initial_offsets
 from gagar.stream.transport import Partition
 from tests.builders import make_request
 from tests.contract.world import NUM_PARTITIONS, REQUESTS, KafkaWorld, committed, make_run, make_stage, opened, write
@@ -25,7 +25,7 @@ async def world(kafka_servers: str) -> KafkaWorld:
 
 def begin_late(world: KafkaWorld) -> None:
     with Admin(world.servers) as admin:
-        begin(admin, make_run(world.name), [STAGE])
+        commit_initial_offsets(admin, make_run(world.name), [STAGE])
 
 
 async def test_a_group_begins_at_the_start_of_each_input_once(world: KafkaWorld) -> None:
