@@ -58,7 +58,7 @@ class Output(io.TextIOWrapper):
             os.close(nowhere)
             if lack := lack_of(error, Path("stdout")):
                 raise MachineError(lack) from error
-            raise OutputError(f"stdout: expected to take the output, got {error.strerror}") from error
+            raise OutputError(f"stdout: expected to take the output, got {str(error.strerror).lower()}") from error
 
 
 class LazyGroup(click.Group):

@@ -97,7 +97,7 @@ def test_a_stdout_that_nobody_reads_is_one_clear_line() -> None:
     os.close(reader)
     done = run_gagar("topics", "graph", stdout=writer)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (1, "error: stdout: expected to take the output, got Broken pipe\n")
+    assert (done.returncode, done.stderr) == (1, "error: stdout: expected to take the output, got broken pipe\n")
 
 
 @pytest.mark.parametrize("arguments", [("topics", "graph"), ("demo",), ("run", "verifier")])
