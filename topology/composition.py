@@ -43,15 +43,20 @@ def make_handler(stage: Stage, resources: Resources) -> Handler:
 
 def check_tables(run: Run, stages: Sequence[Stage] = STAGES) -> Resources:
     """The resources of a run of which every table is known and right; raises ConfigError. Nothing is connected to."""
-    known = [*SHARED, "tasks", *(stage.table for stage in stages)]
-    for name in run.tables:
-        if name not in known:
-            raise ConfigError(f"[{name}]: expected a known table, got {name}{did_you_mean(name, known)}")
+    check_table_names(run, stages)
     for stage in stages:
         stage_config(stage, run)
     resources = Resources(run)
     assert resources.tasks
     return resources
+
+
+def check_table_names(run: Run, stages: Sequence[Stage] = STAGES) -> None:
+    """Raises ConfigError unless every table is known."""
+    known = [*SHARED, "tasks", *(stage.table for stage in stages)]
+    for name in run.tables:
+        if name not in known:
+            raise ConfigError(f"[{name}]: expected a known table, got {name}{did_you_mean(name, known)}")
 
 
 def serve(stage: Stage, resources: Resources) -> None:

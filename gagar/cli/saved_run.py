@@ -46,6 +46,8 @@ def reading_options(command: Callable[..., T]) -> Callable[..., T]:
 def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool) -> Run:
     """The run as it was started last, or as it is given if nothing is saved of it; tells on stderr which one it is and how it
     differs from what is given. Raises ConfigError."""
+    from topology.composition import check_table_names
+
     given = open_run(run_path, overrides)
     is_named = is_file_given or any(override.partition("=")[0].strip() == "run.name" for override in overrides)
     if not is_named and (names := run_names(given.dir)):
@@ -55,6 +57,7 @@ def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool)
         click.echo(f"run {names[-1]}: the newest in {where}; name another one with --set run.name=NAME", err=True)
     saved = saved_run(given)
     if saved is None:
+        check_table_names(given)
         return given
     if not is_file_given:
         given = load_run(saved.directory / FILE, (*overrides, f"run.dir={given.dir}"))
@@ -142,11 +145,13 @@ def differences(before: Run, now: Run) -> list[str]:
 
 
 def _settings(run: Run) -> Iterator[tuple[str, Any]]:
-    """Every setting by its key, those that were left out too; where the cluster and the files of the run are is none."""
+    """Every setting by its key, those that were left out too; where the cluster and the files of the run are is none. Raises
+    ConfigError if a table is wrong."""
     from gagar.tasks.kinds import TasksTable
-    from topology.composition import stage_config
+    from topology.composition import check_table_names, stage_config
     from topology.stages import STAGES
 
+    check_table_names(run)
     tables: dict[str, Any] = {name: getattr(run, name) for name in SHARED}
     tables["tasks"] = convert("tasks", run.tables.get("tasks", {}), TasksTable)
     tables |= {stage.table: stage_config(stage, run) for stage in STAGES}

@@ -123,6 +123,16 @@ def test_a_run_of_which_nothing_is_saved_is_read_as_it_is_given(tmp_path: Path) 
     assert run_to_read(str(path), ("run.name=x",), is_file_given=False) == run
 
 
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_word_that_is_not_known_is_refused_for_reading_too(tmp_path: Path, is_saved: bool) -> None:
+    path = write_run(tmp_path)
+    if is_saved:
+        started(path)
+    for is_file_given in (True, False):
+        with pytest.raises(ConfigError, match=r"\[trainig\]: expected a known table, got trainig; did you mean training\?"):
+            run_to_read(str(path), ("trainig.num_steps=3",), is_file_given=is_file_given)
+
+
 def test_a_directory_that_was_moved_is_read_where_it_is_now(tmp_path: Path) -> None:
     path = write_run(tmp_path)
     started(path, "training.num_steps=4")
