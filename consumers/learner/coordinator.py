@@ -35,7 +35,7 @@ BYTES_PER_TOKEN = 13
 """id, mask, log-probability, version."""
 IDLE_S = 0.5
 """A poll when there is nothing else to do; also the pace at which waiting ranks hear from rank 0."""
-REPLAY_PATIENCE_S = 30.0
+REPLAY_WAIT_S = 30.0
 """How long the groups of an abandoned future are waited for, before others may take their place."""
 
 
@@ -183,8 +183,8 @@ class Coordinator:
 
     def _choose(self, drops: list[Dropped]) -> list[GroupLoad]:
         """Groups to read now: those of the next step, and of later ones as far as the memory bound allows."""
-        is_patient = time.monotonic() - self._started_at < REPLAY_PATIENCE_S
-        if self._queue.num_missing and is_patient:
+        is_waiting_for_them = time.monotonic() - self._started_at < REPLAY_WAIT_S
+        if self._queue.num_missing and is_waiting_for_them:
             return []
         size, training = self._training.groups_per_step, self._training
         load: list[GroupLoad] = []
@@ -270,9 +270,9 @@ class Coordinator:
 
     def _publish(self, outcomes: Sequence[Outcome], version: PolicyVersion) -> None:
         """A version, the outcomes of its step, and the ends of versions whose weights go: one transaction."""
-        doomed = self._publisher.doomed(version)
-        self._commit([*outcomes, version, *(Tombstone(of=old) for old in doomed)])
-        self._publisher.remove(doomed)
+        retired = self._publisher.retired(version)
+        self._commit([*outcomes, version, *(Tombstone(of=old) for old in retired)])
+        self._publisher.remove(retired)
 
     def _commit(self, outputs: Sequence[Output]) -> None:
         self._journal.commit(outputs, self._queue.progress.positions())

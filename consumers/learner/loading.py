@@ -88,11 +88,11 @@ class TokenLoader:
     async def _read(self, group_id: str, members: Sequence[MemberLoad]) -> Loaded:
         if not members:
             return []
-        records = await self._read_patiently(group_id, members)
+        records = await self._read_with_retries(group_id, members)
         await asyncio.to_thread(self._check, group_id, members, records)
         return records
 
-    async def _read_patiently(self, group_id: str, members: Sequence[MemberLoad]) -> Loaded:
+    async def _read_with_retries(self, group_id: str, members: Sequence[MemberLoad]) -> Loaded:
         attempt = 0
         while True:
             try:

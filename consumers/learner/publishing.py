@@ -83,16 +83,16 @@ class Publisher:
             created_at=time.time(),
         )
 
-    def doomed(self, newest: PolicyVersion) -> list[PolicyVersion]:
+    def retired(self, newest: PolicyVersion) -> list[PolicyVersion]:
         """The versions, of all runs, whose directories will not stay beside `newest`; their records end in its transaction."""
         return [
             PolicyVersion(run_id=path.parent.name, version=int(path.name), step=int(path.name), location=str(path), checksum="")
             for path in old_policies(self._paths.policies, Path(newest.location), self._keep)
         ]
 
-    def remove(self, doomed: Sequence[PolicyVersion]) -> None:
+    def remove(self, retired: Sequence[PolicyVersion]) -> None:
         """Removes their directories, once no record names them."""
-        for version in doomed:
+        for version in retired:
             remove_policy(Path(version.location))
             logger.info("policy removed run=%s version=%d", version.run_id, version.version)
 

@@ -34,9 +34,11 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     """`describe` of the model."""
     num_ranks: int = 1
-    """Of the learner that wrote it; so the next two."""
+    """`learner.num_ranks` of the learner that wrote it."""
     zero_stage: int = 0
+    """`learner.zero_stage` of the learner that wrote it."""
     dtype: str = "float32"
+    """`learner.dtype` of the learner that wrote it."""
     num_non_finite: int = 0
     """Skipped updates so far."""
 

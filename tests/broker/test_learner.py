@@ -48,8 +48,8 @@ num_partitions = 3
 [policy]
 path = "policy"
 [tasks]
-train = "train.jsonl"
-heldout = "heldout.jsonl"
+train.path = "train.jsonl"
+heldout.path = "heldout.jsonl"
 [training]
 groups_per_step = 2
 num_steps = {num_steps}
@@ -59,7 +59,7 @@ num_ranks = {num_ranks}
 checkpoint_every = 2
 num_threads = 1
 """
-WAIT_S = 120.0
+WAIT_S = 400.0
 
 
 def make_run(root: Path, servers: str, num_ranks: int, num_steps: int) -> Run:

@@ -62,10 +62,10 @@ class NullPublisher:
             created_at=time.time(),
         )
 
-    def doomed(self, newest: PolicyVersion) -> list[PolicyVersion]:
+    def retired(self, newest: PolicyVersion) -> list[PolicyVersion]:
         return []
 
-    def remove(self, doomed: Sequence[PolicyVersion]) -> None: ...
+    def remove(self, retired: Sequence[PolicyVersion]) -> None: ...
 
 
 def null_model(*_: object) -> Any:

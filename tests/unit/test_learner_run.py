@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -313,6 +316,19 @@ def test_a_successor_ends_the_learner(root: Path) -> None:
     with pytest.raises(FencedError, match="got a successor"):
         train(make_settings(root), partial(JournalClient, journal), stop)
     assert len(log.transactions) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_while_it_starts_is_quick_and_quiet(number: signal.Signals) -> None:
+    """Nothing is under way yet that could end in good order; afterwards the round in progress does."""
+    code = (
+        "import logging, os; from consumers.learner.rank import Stop; logging.basicConfig(level=logging.INFO)\n"
+        "stop = Stop(); stop.install()\n"
+        f"os.kill(os.getpid(), {number}); print(stop.is_set(), flush=True)\n"
+        f"stop.is_starting = True; os.kill(os.getpid(), {number}); print('lives on')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
 
 
 def test_the_same_log_gives_the_same_batches_whatever_the_order_of_arrival(root: Path) -> None:
