@@ -14,11 +14,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A first example may import half of torch, and the machines of CI are shared: no example fails for the time it takes.
 hypothesis.settings.register_profile("gagar", deadline=None)
-hypothesis.settings.load_profile("gagar")
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=300)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--every-point", action="store_true", help="processes die twice at every point, not at every fourth")
+    what = "processes die twice at every point, not at every fourth; properties are tried on three times as many examples"
+    parser.addoption("--thorough", action="store_true", help=what)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("thorough" if config.getoption("--thorough") else "gagar")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def double_every(request: pytest.FixtureRequest) -> int:
     """Of the points at which a process dies once, which ones it dies at twice."""
-    return 1 if request.config.getoption("--every-point") else 4
+    return 1 if request.config.getoption("--thorough") else 4
 
 
 @pytest.fixture(scope="session")

@@ -395,7 +395,7 @@ class Sampling(RuleBasedStateMachine):
             assert self.admission.is_done == (is_over and not self.seen("t") and not self.seen("e"))
 
 
-Sampling.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
+Sampling.TestCase.settings = settings(stateful_step_count=50)
 TestSampling = Sampling.TestCase
 
 

@@ -161,7 +161,7 @@ class FrontierMachine(RuleBasedStateMachine):
 
 
 TestFrontierMachine = FrontierMachine.TestCase
-TestFrontierMachine.settings = settings(max_examples=150, stateful_step_count=40)
+TestFrontierMachine.settings = settings(stateful_step_count=40)
 
 
 PATTERNS: dict[str, Callable[[int], bool]] = {

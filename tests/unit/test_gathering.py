@@ -228,7 +228,7 @@ def expected_kind(name: str, statuses: list[VerdictStatus]) -> str:
 
 
 TestGathering = Gathering.TestCase
-TestGathering.settings = settings(max_examples=300, stateful_step_count=40)
+TestGathering.settings = settings(stateful_step_count=40)
 
 
 @pytest.mark.parametrize("has_crashed", [True, False])
