@@ -2,12 +2,16 @@
 
 from tests.mutants.breaking import Mutant
 
+ANY_DEATH = "test_a_process_that_dies_wherever_it_waits_loses_and_doubles_nothing"
+LEARNER_DEATH = "test_a_learner_that_dies_wherever_it_waits_loses_and_doubles_nothing"
+
 MUTANTS = (
     Mutant(
         "the answers of plain sends are awaited before the commit",
         "committing._write",
         "ref = await answer",
         "ref = await answer if link is not None else None",
+        f"{ANY_DEATH}[source]",
     ),
     Mutant(
         "the answers of linked sends are awaited before the commit",
@@ -17,6 +21,7 @@ MUTANTS = (
             await answer
         """,
         "pass",
+        f"{ANY_DEATH}[effect]",
     ),
     Mutant(
         "a lane fences before it reads the offsets",
@@ -29,6 +34,7 @@ MUTANTS = (
         committed = await self.committed()
         self._producer = await transport.start_producer(self._name, self._context.router.outputs)
         """,
+        f"{ANY_DEATH}[transform]",
     ),
     Mutant(
         "a journal fences before it reads its dead letters",
@@ -45,19 +51,28 @@ MUTANTS = (
                 self._dead.add(letter.record.source)
         self._producer = await self._transport.start_producer(f"{self._stage.name}.0", self._router.outputs)
         """,
+        LEARNER_DEATH,
     ),
-    Mutant("what is finished beyond the watermark is skipped", "Frontier.deliver", "offset in self._restored", "False"),
+    Mutant(
+        "what is finished beyond the watermark is skipped",
+        "Frontier.deliver",
+        "offset in self._restored",
+        "False",
+        "test_what_is_finished_is_passed_over",
+    ),
     Mutant(
         "what is finished beyond the watermark is committed",
         "Lane._transact",
         "Committed(offset=offset, metadata=metadata)",
         "Committed(offset=offset)",
+        "test_a_slow_item_holds_back_nothing_and_only_it_is_done_again",
     ),
     Mutant(
         "the committed offset is the first unfinished one",
         "Frontier.snapshot",
         "min(pending) if pending else self._next",
         "self._next",
+        "test_a_full_span_refuses_and_recovers_over_restarts",
     ),
     Mutant(
         "a group's inputs are one unit",
@@ -69,6 +84,7 @@ MUTANTS = (
             self._lane.finish(Unit(inputs=(spot,), source=unit.source))
         self._lane.finish(Unit(inputs=unit.inputs[-1:], outputs=unit.outputs, source=unit.source))
         """,
+        f"{ANY_DEATH}[reducer]",
     ),
     Mutant(
         "outputs and offsets are one transaction",
@@ -79,6 +95,7 @@ MUTANTS = (
         await producer.begin()
         await producer.commit(group, offsets)
         """,
+        f"{ANY_DEATH}[transform]",
     ),
     Mutant(
         "a dead letter and the end of its input are one transaction",
@@ -90,8 +107,15 @@ MUTANTS = (
         await producer.begin()
         await _write(producer, router, [unit for unit in units if unit.kind != "dead"])
         """,
+        f"{ANY_DEATH}[transform]",
     ),
-    Mutant("a dead letter ends its group", "Router.dead_unit", "outputs.append(self.encode(lost_group(group_id)))", "pass"),
+    Mutant(
+        "a dead letter ends its group",
+        "Router.dead_unit",
+        "outputs.append(self.encode(lost_group(group_id)))",
+        "pass",
+        "test_a_bad_record_becomes_a_dead_letter_as_it_came_and_ends_its_group",
+    ),
     Mutant(
         "a lane's producer is built anew after an error",
         "Lane.run",
@@ -100,18 +124,21 @@ MUTANTS = (
         if self._producer is None:
             await together(self._take_over())
         """,
+        "test_a_failing_log_is_met_by_a_new_producer_and_handlers_that_go_on",
     ),
     Mutant(
         "what was taken for a transaction that failed comes back",
         "Lane._transact",
         "self.queue.give_back()",
         "self.queue.done()",
+        "test_a_failing_log_is_met_by_a_new_producer_and_handlers_that_go_on",
     ),
     Mutant(
         "units that a transaction of unknown outcome committed are dropped",
         "Lane._keep_work",
         "self.queue.drop(lambda unit: any(is_dropped(spot) for spot in unit.inputs))",
         "pass",
+        f"{ANY_DEATH}[transform]",
     ),
     Mutant(
         "a source looks at the committed cursor after an unknown outcome",
@@ -139,33 +166,56 @@ MUTANTS = (
         "Lane._take_over",
         "self.number in await self._membership.confirm()",
         "True",
+        "test_a_process_that_lost_its_place_without_knowing_starts_no_producer",
     ),
     Mutant(
         "what has finished is committed before the group is divided anew",
         "StageRuntime.on_revoked",
         "await bounded(gathered([lane.flush() for lane in lanes]), self._limits.revoke_s)",
         "lanes or self._limits.revoke_s >= 0",
+        "test_what_has_finished_is_committed_before_the_group_is_divided_anew",
     ),
     Mutant(
         "handlers of a number that comes back go on",
         "StageRuntime.on_assigned",
         "sorted(self.lanes.keys() - due)",
         "sorted(self.lanes.keys())",
+        "test_a_rebalance_moves_partitions_and_disturbs_no_handler_that_stays",
     ),
     Mutant(
         "a number that went elsewhere is abandoned",
         "StageRuntime.on_assigned",
         "sorted(self.lanes.keys() - due)",
         "()",
+        "test_a_rebalance_moves_partitions_and_disturbs_no_handler_that_stays",
     ),
-    Mutant("handlers outlive the loss of their producer", "Lane._keep_work", "self._work.keeps_deliveries", "False"),
-    Mutant("a partition whose span is full is paused", "LaneReader._release", "self._reader.pause(at)", "pass"),
-    Mutant("a partition whose span is full is not fetched further", "LaneReader._fetch", "self._reader.pause(at)", "pass"),
+    Mutant(
+        "handlers outlive the loss of their producer",
+        "Lane._keep_work",
+        "self._work.keeps_deliveries",
+        "False",
+        "test_a_lane_whose_producer_was_fenced_recovers_and_keeps_its_handlers",
+    ),
+    Mutant(
+        "a partition whose span is full is paused",
+        "LaneReader._release",
+        "self._reader.pause(at)",
+        "pass",
+        "test_a_record_beyond_the_span_is_held_back_and_released_when_the_watermark_moves",
+    ),
+    Mutant(
+        "a partition whose span is full is not fetched further",
+        "LaneReader._fetch",
+        "self._reader.pause(at)",
+        "pass",
+        "test_a_partition_whose_span_is_full_from_the_first_record_on_is_not_fetched_further",
+    ),
     Mutant(
         "records that wait for their turn hold time back",
         "LaneReader.lagging",
         "[*self._reader.behind(), *(at for at in self._held_back if self._is_due(at))]",
         "self._reader.behind()",
+        "test_records_that_wait_for_their_turn_hold_time_back",
     ),
     Mutant(
         "a reader that stalls is given up",
@@ -186,44 +236,69 @@ MUTANTS = (
         "Budget.portion",
         "(left_s := patience - time.monotonic()) > 0",
         "(left_s := PATIENCE_S)",
+        "test_a_lane_that_holds_something_gives_its_turn_back_and_one_that_has_become_idle_goes_on",
     ),
-    Mutant("a partition whose span has room again is resumed", "LaneReader._release", "self._reader.resume(at)", "pass"),
-    Mutant("records that retention took away are not passed over in silence", "report_missing", "log.error", "log.debug"),
+    Mutant(
+        "a partition whose span has room again is resumed",
+        "LaneReader._release",
+        "self._reader.resume(at)",
+        "pass",
+        "test_a_record_beyond_the_span_is_held_back_and_released_when_the_watermark_moves",
+    ),
+    Mutant(
+        "records that retention took away are not passed over in silence",
+        "report_missing",
+        "log.error",
+        "log.debug",
+        "test_offsets_that_are_gone_are_reported_counted_and_passed",
+    ),
     Mutant(
         "a backlog is judged by its own time",
         "StreamTime.now",
         "[self._last_read.get(at, 0.0) for at in lagging]",
         "list[float]()",
+        "test_stream_time_is_the_last_record_of_the_input_that_lags_most",
     ),
     Mutant(
         "a late verdict does not open its group again",
         "Gather.is_late",
         "isinstance(delivery.record, Verdict) and is_finished(delivery.record.attempt.request)",
         "False",
+        "test_a_verdict_is_late_when_its_request_is_finished",
     ),
     Mutant(
         "too many dead letters stop a stage",
         "DeadLetterLimits.note",
         "self._run > self._limits.max_dead_run or is_share",
         "False",
+        "test_too_many_dead_letters_stop_the_stage",
     ),
-    Mutant("a learner reads on from its checkpoint", "rank._coordinator", "client.seek(base.positions)", "client.seek({})"),
+    Mutant(
+        "a learner reads on from its checkpoint",
+        "rank._coordinator",
+        "client.seek(base.positions)",
+        "client.seek({})",
+        LEARNER_DEATH,
+    ),
     Mutant(
         "a learner passes over what is finished in its checkpoint",
         "rank._coordinator",
         "FinishedOffsets(base.positions, base.finished)",
         "FinishedOffsets(base.positions, {})",
+        LEARNER_DEATH,
     ),
     Mutant(
         "a learner's new run names the one that it continues",
         "identify",
         "[*base.lineage, LineageEntry(run_id=base.run_id, last_step=base.step)]",
         "[]",
+        "test_a_run_that_continues_names_the_steps_that_survive",
     ),
     Mutant(
         "a learner trains the batches of the abandoned steps again",
         "rank._coordinator",
         "replay_steps(client.read_table(topics.OUTCOMES), base.step) if identity.lineage else {}",
         "replay_steps(client.read_table(topics.OUTCOMES), base.step) if not identity else {}",
+        "test_the_batches_of_abandoned_steps_come_again_though_an_older_group_has_come_meanwhile",
     ),
 )
