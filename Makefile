@@ -21,7 +21,7 @@ test: $(STAMP)
 
 # What needs no process beside it: the unit tests, and the contract tests in memory.
 quick: $(STAMP)
-	$(BIN)/pytest -n 2 $(SPREAD) -m "not (broker or sandbox or slow)" tests/unit tests/contract
+	$(BIN)/pytest -n 2 $(SPREAD) --quick tests/unit tests/contract
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """What tests of several folders share: a real Apache Kafka for the session, and how hypothesis behaves."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,10 +21,22 @@ hypothesis.settings.register_profile("thorough", deadline=None, max_examples=300
 def pytest_addoption(parser: pytest.Parser) -> None:
     what = "processes die twice at every point, not at every fourth; properties are tried on three times as many examples"
     parser.addoption("--thorough", action="store_true", help=what)
+    what = "only tests that need no broker, no sandbox, no model and no process beside them"
+    parser.addoption("--quick", action="store_true", help=what)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("thorough" if config.getoption("--thorough") else "gagar")
+    if config.getoption("--quick"):
+        config.option.markexpr = "not (broker or sandbox or slow)"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A quick run does not even import what is slow as a whole, and so no torch."""
+    if not config.getoption("--quick") or not collection_path.is_file():
+        return None
+    marks = re.search(r"^pytestmark = .*", collection_path.read_text(encoding="utf-8"), re.MULTILINE)
+    return True if marks and "pytest.mark.slow" in marks[0] else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -43,6 +43,8 @@ from tests.contract.world import (
 from tests.dying import Mortal, Place, deaths_at, never_waited_at, simulated
 from tests.unit.test_lane import Attempting
 
+pytestmark = pytest.mark.slow
+
 NUM_REQUESTS = 5
 NUM_UNITS = 3
 GROUPS = [f"t-{number:06d}" for number in range(5)]

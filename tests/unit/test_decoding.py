@@ -14,6 +14,8 @@ from gagar.engine.decoding import JOIN_STEPS, DecodeBatch, Generation, sample
 from gagar.engine.transformers import load_model
 from tests.rollouts import build_model
 
+pytestmark = pytest.mark.slow
+
 NEVER: frozenset[int] = frozenset()
 
 

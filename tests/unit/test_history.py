@@ -86,6 +86,7 @@ def test_token_arrays_are_never_read() -> None:
     assert names - {topic.name for topic in topics_read(with_transcripts=False)} == {"trajectories"}
 
 
+@pytest.mark.slow
 async def test_the_report_lies_in_the_directory_of_the_run(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     history = await read_history(FakeLog(verdicts=[verdict_at(0)], trajectories=[make_trajectory("<b>")]).scan)

@@ -28,6 +28,8 @@ from tests.null_learner import learn, make_group
 from topology import topics
 from topology.stages import LEARNER
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:

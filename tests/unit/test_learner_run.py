@@ -25,7 +25,7 @@ from gagar.training.checkpoint import read_latest
 from tests.learner import VOCAB, FakeJournal, FakeLog, make_model_directory, make_settings
 from tests.toy_kinds import ToyLoss
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 
 
 class Crash(Exception):

@@ -12,6 +12,8 @@ from gagar.training.losses.ppo_clip import MAX_LOG_RATIO, PpoClipLoss
 from gagar.training.losses.protocol import TokenBatch, TokenLoss, token_logprobs, token_mean
 from gagar.training.losses.sums import LossSums
 
+pytestmark = pytest.mark.slow
+
 numbers = st.floats(-5, 5, allow_nan=False)
 
 

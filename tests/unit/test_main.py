@@ -15,6 +15,8 @@ from gagar.cli.main import COMMANDS, main
 from gagar.errors import ConfigError, FencedError, MachineError, UnavailableError
 from tests.forks import printed_in_forks
 
+pytestmark = pytest.mark.slow
+
 HEAVY = ("torch", "transformers", "deepspeed", "aiokafka", "kafka", "docker", "vllm", "matplotlib", "numpy", "psutil", "rich")
 
 

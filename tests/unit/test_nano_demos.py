@@ -24,6 +24,8 @@ from gagar.nano.demonstrations import (
 )
 from gagar.nano.tasks import NEIGHBOURS, SOLUTION_PATH, is_held_out, make_task, solution
 
+pytestmark = pytest.mark.slow
+
 DEMOS = list(islice(demonstrations(), 3000))
 
 

@@ -13,6 +13,8 @@ from gagar.nano.demonstrations import STYLES, parse_answer
 from gagar.nano.evaluation import MAX_NEW_TOKENS, load_policy, sample, score, style_of
 from gagar.tasks.jsonl import JsonlTasks
 
+pytestmark = pytest.mark.slow
+
 NANO = Path(gagar.__file__).parent / "data" / "nano"
 POLICY = NANO / "policy"
 

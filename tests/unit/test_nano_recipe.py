@@ -19,6 +19,8 @@ from gagar.nano.tasks import NUM_TASKS, tasks_as_lines
 from gagar.nano.tokenizer import END, VOCABULARY_SIZE
 from gagar.training.sft import SftConfig
 
+pytestmark = pytest.mark.slow
+
 TINY = SftConfig(num_steps=2, batch_size=2, num_warmup_steps=1)
 
 

@@ -10,6 +10,8 @@ import pytest
 from gagar.errors import UnavailableError
 from gagar.processes.orphan_cleanup import LOCK_FILE, OrphanCleanup, environment, members
 
+pytestmark = pytest.mark.slow
+
 
 def start(directory: Path, name: str = "", script: str = "input()") -> subprocess.Popen[bytes]:
     """A member of the directory, ready when this returns."""

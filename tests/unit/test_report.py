@@ -17,6 +17,8 @@ from gagar.report.progress import Progress, Snapshot
 from gagar.report.summary import summarize
 from tests.builders import DEAD_CODE, OUTSIDE, make_delivery, make_outcome, make_request, make_verdict, make_version
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "</pre><script>alert('x')</script><img src=x onerror=alert(1)>{{ 7 * 7 }}{% raw %}&amp;\" onload=\"x"
 
 

@@ -33,6 +33,8 @@ from tests.lives import Back, Death, GroupEnd, Lives, Pipeline, Plan
 from topology import topics
 from topology.stages import LEARNER
 
+pytestmark = pytest.mark.slow
+
 NUM_STEPS = 6
 GROUPS_PER_STEP = 2
 TRAINING = {

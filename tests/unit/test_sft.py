@@ -10,6 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from gagar.training.sft import IGNORED_LABEL, Example, SftConfig, SftProgress, collate, learning_rate_at, train
 
+pytestmark = pytest.mark.slow
+
 PAD = 0
 
 

@@ -15,6 +15,8 @@ from gagar.processes.identity import identity
 from gagar.processes.storage import Storage
 from gagar.processes.supervised import ProcessSpec, RestartPolicy, SupervisedProcess
 
+pytestmark = pytest.mark.slow
+
 QUICK = RestartPolicy(first_backoff_s=0.001, max_backoff_s=0.004, max_early_deaths=5, stop_s=5.0)
 COUNT = (
     "import pathlib, sys; p = pathlib.Path('lives'); n = len(p.read_text()) if p.exists() else 0; p.write_text('x' * (n + 1))"

@@ -17,6 +17,8 @@ from gagar.processes.supervised import ProcessSpec, RestartPolicy
 from gagar.processes.supervisor import Supervisor
 from topology.stages import STAGES
 
+pytestmark = pytest.mark.slow
+
 QUICK = RestartPolicy(first_backoff_s=0.001, max_early_deaths=2, stop_s=0.3)
 FOREVER = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"

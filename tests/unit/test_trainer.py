@@ -19,7 +19,10 @@ from gagar.training.torchrun import launch
 from tests.learner import make_model_directory
 from tests.training_step import Job, make_optimization, make_samples, run, step
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 
 @pytest.fixture(scope="module")

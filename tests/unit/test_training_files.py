@@ -22,6 +22,8 @@ from gagar.training.checkpoint import CheckpointState, check_fits, complete, old
 from gagar.training.model import describe, load_model, save_policy
 from tests.learner import VOCAB, make_model_directory, make_tokens
 
+pytestmark = pytest.mark.slow
+
 
 def make_record(length: int = 8, **fields: object) -> TrajectoryTokens:
     return make_tokens(np.random.default_rng(0), length=length, **fields)  # type: ignore[arg-type]

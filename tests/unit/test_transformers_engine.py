@@ -13,6 +13,8 @@ from gagar.errors import ConfigError, UnavailableError
 from gagar.policies.chat_template import ChatTemplate
 from tests.rollouts import build_model
 
+pytestmark = pytest.mark.slow
+
 PROMPT = [10, 20, 30, 40]
 
 

@@ -8,6 +8,8 @@ import torch
 from gagar.errors import ConfigError, UnavailableError
 from gagar.policies.weights import match_weights, read_weights
 
+pytestmark = pytest.mark.slow
+
 
 def live() -> dict[str, torch.Tensor]:
     tied = torch.zeros(3, 2)
