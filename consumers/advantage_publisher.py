@@ -6,8 +6,11 @@ State   none
 """
 
 from functools import partial
+from typing import Annotated
 
-from gagar.config import Table, require
+from msgspec import Meta
+
+from gagar.config import Table
 from gagar.errors import BadRecordError
 from gagar.grading.protocol import UnusableGradeError, check_grades
 from gagar.groups.advantages import grpo_advantages, redistribute, tier_weights
@@ -19,11 +22,8 @@ from topology.resources import Resources
 class Config(Table, frozen=True, kw_only=True):
     """[advantage_publisher] in the run file."""
 
-    max_rescale: float = 1.5
+    max_rescale: Annotated[float, Meta(ge=1, le=100)] = 1.5
     """Upper bound of the factor that restores the passing sum."""
-
-    def __post_init__(self) -> None:
-        require(1.0 <= self.max_rescale <= 100.0, "max_rescale", "1 to 100", self.max_rescale)
 
 
 def member_weights(graded: GradedGroup) -> tuple[list[float], str]:

@@ -6,7 +6,11 @@ Output  groups                      one Group with passing and failing members, 
 State   the open groups, rebuilt from the log
 """
 
-from gagar.config import Table, require_duration
+from typing import Annotated
+
+from msgspec import Meta
+
+from gagar.config import MAX_DURATION_S, Table
 from gagar.groups.gathering import Gather, OpenGroup
 from gagar.stream.handlers import Reducer
 from topology.resources import Resources
@@ -15,11 +19,8 @@ from topology.resources import Resources
 class Config(Table, frozen=True, kw_only=True):
     """[gatherer] in the run file."""
 
-    grace_s: float = 30.0
+    grace_s: Annotated[float, Meta(ge=0, le=MAX_DURATION_S, description=f"0 or more, at most {MAX_DURATION_S} (a year)")] = 30.0
     """How long after its rollouts' deadline a group waits for verdicts that are under way."""
-
-    def __post_init__(self) -> None:
-        require_duration(self.grace_s, "grace_s", may_be_zero=True)
 
 
 def make(resources: Resources, config: Config) -> Reducer[OpenGroup]:

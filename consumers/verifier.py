@@ -12,10 +12,12 @@ and none, is `failed`.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from gagar.config import Table, require, require_duration
+from gagar.config import Seconds, Table
 from gagar.errors import BadRecordError
 from gagar.records import PatchMeasures, Trajectory, Verdict, VerdictStatus
 from gagar.sandbox.kinds import Bubblewrap, SandboxKinds
@@ -38,14 +40,10 @@ class Config(Table, frozen=True, kw_only=True):
 
     sandbox: SandboxKinds = Bubblewrap()
     """Sandbox that the tests run in."""
-    concurrency: int = 2
+    concurrency: Annotated[int, Meta(ge=1, le=1024)] = 2
     """Workspaces that run at the same time; about the number of cores."""
-    test_timeout_s: float = 60.0
+    test_timeout_s: Seconds = 60.0
     """Seconds that all tests of one attempt may take."""
-
-    def __post_init__(self) -> None:
-        require(1 <= self.concurrency <= 1024, "concurrency", "1 to 1024", self.concurrency)
-        require_duration(self.test_timeout_s, "test_timeout_s")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,10 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 import msgspec
+from msgspec import Meta
 
 from gagar.errors import ConfigError
 
@@ -23,18 +24,17 @@ PACKAGED = "gagar:"
 MAX_NUMBER = 2**53
 """Of any number in a run file: up to here every integer is exact as a float, and times and products of two stay finite."""
 MAX_DURATION_S = 365 * 86_400
+"""Clocks and timers refuse or misread what is far beyond a year."""
+Seconds = Annotated[float, Meta(gt=0, le=MAX_DURATION_S, description=f"more than 0, at most {MAX_DURATION_S} (a year)")]
+"""A time that something may take."""
+Count = Annotated[int, Meta(ge=1)]
+"""One or more."""
 
 
 def require(is_ok: bool, key: str, expected: str, got: object) -> None:
     """Raises ValueError in the one form of configuration errors; for `__post_init__` of tables."""
     if not is_ok:
         raise ValueError(f"{key}: expected {expected}, got {got!r}")
-
-
-def require_duration(seconds: float, key: str, *, may_be_zero: bool = False) -> None:
-    """As `require`, for seconds that someone waits: clocks and timers refuse or misread what is far beyond a year."""
-    is_ok = 0 < seconds <= MAX_DURATION_S or (may_be_zero and seconds == 0)
-    require(is_ok, key, f"{'0 or more' if may_be_zero else 'more than 0'}, at most {MAX_DURATION_S} (a year)", seconds)
 
 
 def packaged(path: str) -> Path:
@@ -81,11 +81,11 @@ class KafkaTable(Table, frozen=True, kw_only=True):
 
     bootstrap_servers: str = ""
     """`host:port,...`; empty: the local broker under `run.dir`."""
-    num_partitions: int = 4
+    num_partitions: Annotated[int, Meta(ge=1, le=1024)] = 4
     """Partitions of every topic keyed by group_id: the most processes that a stage can use."""
-    replication_factor: int = 1
+    replication_factor: Annotated[int, Meta(ge=1, le=9)] = 1
     """Replicas of every topic; 1 with the local broker."""
-    start_timeout_s: float = 180.0
+    start_timeout_s: Seconds = 180.0
     """Seconds that the local broker may take to start; a busy machine needs more."""
 
     def __post_init__(self) -> None:
@@ -93,9 +93,6 @@ class KafkaTable(Table, frozen=True, kw_only=True):
             _is_address(server.strip()) for server in self.bootstrap_servers.split(",") if self.bootstrap_servers
         )
         require(are_addresses, "bootstrap_servers", "host:port,... with ports 1 to 65535", self.bootstrap_servers)
-        require(1 <= self.num_partitions <= 1024, "num_partitions", "1 to 1024", self.num_partitions)
-        require(1 <= self.replication_factor <= 9, "replication_factor", "1 to 9", self.replication_factor)
-        require_duration(self.start_timeout_s, "start_timeout_s")
 
 
 class PolicyTable(Table, frozen=True, kw_only=True):
@@ -108,33 +105,22 @@ class PolicyTable(Table, frozen=True, kw_only=True):
 class TrainingTable(Table, frozen=True, kw_only=True):
     """[training]: the quantities that sampler, gatherer and learner share."""
 
-    group_size: int = 8
+    group_size: Annotated[int, Meta(ge=2, le=1024)] = 8
     """Attempts at each training task."""
-    groups_per_step: int = 8
+    groups_per_step: Annotated[int, Meta(ge=1, le=4096)] = 8
     """Groups that one optimizer step trains on."""
-    max_staleness: int = 2
+    max_staleness: Annotated[int, Meta(ge=0, le=64)] = 2
     """Steps; a group is dropped as stale if its oldest token is older than this when it would be trained."""
-    num_steps: int = 60
+    num_steps: Count = 60
     """Optimizer steps until the planned end."""
-    evaluate_every: int = 0
+    evaluate_every: Annotated[int, Meta(ge=0)] = 0
     """Steps between evaluations; 0: only at the start and at the end."""
-    evaluation_group_size: int = 4
+    evaluation_group_size: Annotated[int, Meta(ge=1, le=1024)] = 4
     """Attempts at each held-out task in an evaluation."""
-    temperature: float = 1.0
+    temperature: Annotated[float, Meta(gt=0, le=10)] = 1.0
     """Temperature of training rollouts; the learner computes its probabilities at the same temperature."""
-    rollout_deadline_s: float = 600.0
+    rollout_deadline_s: Seconds = 600.0
     """Seconds from the request to the end of an attempt, waiting included."""
-
-    def __post_init__(self) -> None:
-        require(2 <= self.group_size <= 1024, "group_size", "2 to 1024", self.group_size)
-        require(1 <= self.groups_per_step <= 4096, "groups_per_step", "1 to 4096", self.groups_per_step)
-        require(0 <= self.max_staleness <= 64, "max_staleness", "0 to 64", self.max_staleness)
-        require(self.num_steps >= 1, "num_steps", "1 or more", self.num_steps)
-        require(self.evaluate_every >= 0, "evaluate_every", "0 or more", self.evaluate_every)
-        evaluation_size = self.evaluation_group_size
-        require(1 <= evaluation_size <= 1024, "evaluation_group_size", "1 to 1024", evaluation_size)
-        require(0 < self.temperature <= 10, "temperature", "more than 0, at most 10", self.temperature)
-        require_duration(self.rollout_deadline_s, "rollout_deadline_s")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,17 +246,32 @@ def _value(key: str, value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        if get_origin(kind) is Literal:
-            choices = [str(choice) for choice in get_args(kind)]
-            hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-            raise ConfigError(f"{key}: expected one of {', '.join(choices)}, got {value!r}{hint}") from error
-        raise ConfigError(f"{key}: expected {_type_name(kind)}, got {value!r}") from error
+        choices = [str(choice) for choice in get_args(kind)] if get_origin(kind) is Literal else []
+        hint = did_you_mean(value, choices) if choices and isinstance(value, str) else ""
+        raise ConfigError(f"{key}: expected {_expected(kind, value)}, got {value!r}{hint}") from error
 
 
-def _type_name(kind: Any) -> str:
-    """A type in words."""
+def _expected(kind: Any, value: Any) -> str:
+    """What a type takes, in words; of a number in `value` only the range is told."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(str(choice) for choice in get_args(kind))}"
+    if get_origin(kind) is Annotated:
+        base, meta = get_args(kind)[:2]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if meta.description or (is_number and not (base is int and isinstance(value, float))):
+            return meta.description or _range(meta)
+        return _expected(base, value)
     names = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
     return names.get(kind) or str(kind).replace("typing.", "")
+
+
+def _range(meta: Meta) -> str:
+    """The bounds of a number, in words."""
+    if meta.ge is not None:
+        return f"{meta.ge} or more" if meta.le is None else f"{meta.ge} to {meta.le}"
+    if meta.lt is not None:
+        return f"between {meta.gt} and {meta.lt}"
+    return f"more than {meta.gt}" + ("" if meta.le is None else f", at most {meta.le}")
 
 
 def _check_numbers(key: str, value: object) -> None:

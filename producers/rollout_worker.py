@@ -13,9 +13,11 @@ and the one before stays. An outage of engine or sandbox is retried until the re
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from gagar.config import Table, TrainingTable, require, require_duration
+from msgspec import Meta
+
+from gagar.config import Seconds, Table, TrainingTable
 from gagar.engine.kinds import EngineKinds, Transformers
 from gagar.errors import BadRecordError, UnavailableError
 from gagar.policies.chat_template import ChatTemplate
@@ -38,30 +40,20 @@ class Config(Table, frozen=True, kw_only=True):
     """Engine that samples the tokens."""
     sandbox: SandboxKinds = Bubblewrap()
     """Sandbox that the agent's commands run in."""
-    sandbox_concurrency: int = 2
+    sandbox_concurrency: Annotated[int, Meta(ge=1, le=1024)] = 2
     """Workspaces that run at the same time; about the number of cores."""
-    concurrency: int = 64
+    concurrency: Annotated[int, Meta(ge=1, le=4096)] = 64
     """Attempts that run at the same time."""
-    max_turns: int = 1
+    max_turns: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Most turns of one attempt."""
-    max_new_tokens: int = 96
+    max_new_tokens: Annotated[int, Meta(ge=1, le=1 << 20)] = 96
     """Most tokens of one turn."""
-    evaluation_temperature: float = 1.0
+    evaluation_temperature: Annotated[float, Meta(gt=0, le=10)] = 1.0
     """Temperature of evaluation rollouts; training rollouts use `training.temperature`."""
-    command_timeout_s: float = 60.0
+    command_timeout_s: Seconds = 60.0
     """Seconds that one command may take."""
     system_prompt: str = ""
     """System message before the task's statement; empty: no system message."""
-
-    def __post_init__(self) -> None:
-        concurrency = self.sandbox_concurrency
-        require(1 <= concurrency <= 1024, "sandbox_concurrency", "1 to 1024", concurrency)
-        require(1 <= self.concurrency <= 4096, "concurrency", "1 to 4096", self.concurrency)
-        require(1 <= self.max_turns <= 1024, "max_turns", "1 to 1024", self.max_turns)
-        require(1 <= self.max_new_tokens <= 1 << 20, "max_new_tokens", "1 to 1048576", self.max_new_tokens)
-        temperature = self.evaluation_temperature
-        require(0 < temperature <= 10, "evaluation_temperature", "more than 0, at most 10", temperature)
-        require_duration(self.command_timeout_s, "command_timeout_s")
 
 
 class MakeRollouts(Effect):

@@ -3,8 +3,10 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Annotated
 
-from gagar.config import require
+from msgspec import Meta
+
 from gagar.engine.kinds import EngineTable
 from gagar.engine.protocol import Completion, Engine, SamplingParams
 from gagar.grading.protocol import Grader, GraderTable, passing_members
@@ -25,12 +27,8 @@ ANSWER = "```bash\necho toy > toy.txt\nsubmit\n```"
 class ToyGrader(GraderTable, frozen=True, kw_only=True, tag="toy"):
     """Ranks by sample index."""
 
-    best_tier: int = 1
+    best_tier: Annotated[int, Meta(ge=1, le=3)] = 1
     """Of the first passing member."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.best_tier in (1, 2, 3), "best_tier", "1, 2 or 3", self.best_tier)
 
     def make(self) -> Grader:
         return ByIndex(self.best_tier)
@@ -146,10 +144,7 @@ class Parrot:
 class ToyLoss(LossTable, frozen=True, kw_only=True, tag="toy"):
     """Raises the probability of what was sampled, by its advantage."""
 
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.scale > 0, "scale", "more than 0", self.scale)
+    scale: Annotated[float, Meta(gt=0)] = 1.0
 
     def make(self) -> Loss:
         return Reinforce(self.scale)

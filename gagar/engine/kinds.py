@@ -1,5 +1,9 @@
 """The kinds of engines, and their port in the run file. A new one is an EngineTable and a place in the union."""
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from gagar.config import Kind, require
 from gagar.engine.protocol import Engine
 from gagar.policies.chat_template import ChatTemplate
@@ -18,16 +22,14 @@ class Transformers(EngineTable, frozen=True, kw_only=True, tag="transformers"):
 
     device: str = "auto"
     """auto, cpu, cuda or cuda:N; auto takes a GPU if there is one."""
-    num_threads: int = 1
+    num_threads: Annotated[int, Meta(ge=1, le=1024)] = 1
     """CPU threads. More than one helps only where as many cores are idle; else they wait for each other."""
-    max_cache_tokens: int = 1 << 18
+    max_cache_tokens: Annotated[int, Meta(ge=1024)] = 1 << 18
     """Rows x positions of the key-value cache; more rollouts wait."""
 
     def __post_init__(self) -> None:
         is_device = self.device in ("auto", "cpu", "cuda") or self.device.removeprefix("cuda:").isdigit()
         require(is_device, "device", "auto, cpu, cuda or cuda:N", self.device)
-        require(1 <= self.num_threads <= 1024, "num_threads", "1 to 1024", self.num_threads)
-        require(self.max_cache_tokens >= 1024, "max_cache_tokens", "1024 or more", self.max_cache_tokens)
 
     def make(self, chat: ChatTemplate, max_running: int) -> Engine:
         from gagar.engine.transformers import TransformersEngine

@@ -7,7 +7,7 @@ UnusableGradeError, and its group keeps the GRPO advantages.
 from collections.abc import Sequence
 from typing import Protocol
 
-from gagar.config import Kind, require_duration
+from gagar.config import Kind, Seconds
 from gagar.errors import GagarError
 from gagar.records import Grade, Group, Verdict
 from gagar.stream.handlers import References
@@ -36,11 +36,8 @@ class Grader(Protocol):
 class GraderTable(Kind, frozen=True, kw_only=True):
     """[grader] in the run file: a kind of grader."""
 
-    deadline_s: float = 600.0
+    deadline_s: Seconds = 600.0
     """Of one grading; past it the group falls back to its GRPO advantages."""
-
-    def __post_init__(self) -> None:
-        require_duration(self.deadline_s, "deadline_s")
 
     def make(self) -> Grader:
         """The grader, not yet open."""

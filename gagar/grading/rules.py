@@ -5,9 +5,10 @@ lines, where a few lines more or less say nothing about quality and are a tie. W
 1.0, 0.625 and 0.2.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from gagar.config import require
+from msgspec import Meta
+
 from gagar.grading.protocol import Grader, GraderTable, passing_members
 from gagar.records import Grade, Group, PatchMeasures
 from gagar.stream.handlers import References
@@ -16,12 +17,8 @@ from gagar.stream.handlers import References
 class Rules(GraderTable, frozen=True, kw_only=True, tag="rules"):
     """Ranks by measures of the patches."""
 
-    size_slack_lines: int = 3
+    size_slack_lines: Annotated[int, Meta(ge=0)] = 3
     """A patch with no more lines than this above the smallest of its tie is tied with it."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.size_slack_lines >= 0, "size_slack_lines", "0 or more", self.size_slack_lines)
 
     def make(self) -> Grader:
         return RulesGrader(self.size_slack_lines)

@@ -2,14 +2,15 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta
 
-from gagar.config import KafkaTable, RunTable, TrainingTable, apply_override, convert, load_run, require, require_duration
+from gagar.config import Count, KafkaTable, RunTable, Seconds, Table, TrainingTable, apply_override, convert, load_run, require
 from gagar.errors import ConfigError
 
 GOOD = """
@@ -251,10 +252,46 @@ def test_a_choice_names_the_others_and_numbers_are_finite_at_any_depth(raw: dict
         convert("stage", raw, Chosen)
 
 
-def test_a_duration_of_zero_is_for_those_that_may_have_one() -> None:
-    require_duration(0, "a.b_s", may_be_zero=True)
-    with pytest.raises(ValueError, match=r"a.b_s: expected 0 or more, at most .* got -1"):
-        require_duration(-1, "a.b_s", may_be_zero=True)
+class Ranges(Table, frozen=True, kw_only=True):
+    """Every form of range that a table has."""
+
+    between: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+    up_to: Annotated[float, Meta(gt=0, le=10)] = 1
+    positive: Annotated[float, Meta(gt=0)] = 1
+    span: Annotated[int, Meta(ge=2, le=1 << 20)] = 2
+    count: Count = 1
+    time_s: Seconds = 1.0
+    zero_s: Annotated[float, Meta(ge=0)] = 0.0
+    pair: Annotated[tuple[Count, Count], Meta(description="two counts")] = (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"between": 1}, "t.between: expected between 0 and 1, got 1"),
+        ({"up_to": 11.5}, "t.up_to: expected more than 0, at most 10, got 11.5"),
+        ({"positive": 0}, "t.positive: expected more than 0, got 0"),
+        ({"span": 1}, "t.span: expected 2 to 1048576, got 1"),
+        ({"span": 2.5}, "t.span: expected an integer, got 2.5"),
+        ({"span": True}, "t.span: expected an integer, got True"),
+        ({"count": 0}, "t.count: expected 1 or more, got 0"),
+        ({"count": "x"}, "t.count: expected an integer, got 'x'"),
+        ({"time_s": 0}, "t.time_s: expected more than 0, at most 31536000 (a year), got 0"),
+        ({"time_s": 1e8}, "t.time_s: expected more than 0, at most 31536000 (a year), got 100000000.0"),
+        ({"zero_s": -0.5}, "t.zero_s: expected 0 or more, got -0.5"),
+        ({"pair": [1, 0]}, "t.pair: expected two counts, got [1, 0]"),
+        ({"pair": [1]}, "t.pair: expected two counts, got [1]"),
+    ],
+)
+def test_a_range_is_told_in_words(raw: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        convert("t", raw, Ranges)
+    assert str(caught.value) == message
+
+
+def test_the_ends_of_a_range_belong_to_it() -> None:
+    raw = {"up_to": 10, "span": 1 << 20, "time_s": 365 * 86_400, "zero_s": 0, "pair": [1, 7]}
+    assert convert("t", raw, Ranges) == Ranges(up_to=10, span=1 << 20, time_s=31_536_000, pair=(1, 7))
 
 
 def test_require_is_quiet_when_all_is_well() -> None:

@@ -135,7 +135,7 @@ def test_a_toy_loss_is_what_the_learner_minimises(tmp_path: Path) -> None:
             "grader.kind: expected a table derived from gagar.grading.protocol.Grader",
         ),
         ("grader.kind=3", "grader.kind: expected a name, got 3"),
-        ("grader.best_tier=7", "grader.best_tier: expected 1, 2 or 3, got 7"),
+        ("grader.best_tier=7", "grader.best_tier: expected 1 to 3, got 7"),
         ("grader.deadline_s=0", "grader.deadline_s: expected more than 0"),
         ("grader.size_slack_lines=1", "grader.size_slack_lines: expected a key of [grader], got size_slack_lines"),
         ("verifier.sandbox.memory_bytes=1", "verifier.sandbox.memory_bytes: expected at least 256 MiB, got 1"),

@@ -39,7 +39,7 @@ def test_an_unknown_table_is_refused_beside_the_known_ones(tmp_path: Path) -> No
 
 def test_a_stage_s_table_is_checked_by_its_own_type(tmp_path: Path) -> None:
     path = write_run(tmp_path)
-    assert refused(path, "gatherer.grace_s=-1") == "gatherer.grace_s: expected 0 or more, at most 31536000 (a year), got -1.0"
+    assert refused(path, "gatherer.grace_s=-1") == "gatherer.grace_s: expected 0 or more, at most 31536000 (a year), got -1"
     assert refused(path, "gatherer.grace=1").startswith(
         "gatherer.grace: expected a key of [gatherer], got grace; did you mean grace_s?"
     )
