@@ -257,8 +257,8 @@ def _expected(kind: Any, value: Any) -> str:
         return f"one of {', '.join(str(choice) for choice in get_args(kind))}"
     if get_origin(kind) is Annotated:
         base, meta = get_args(kind)[:2]
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if meta.description or (is_number and not (base is int and isinstance(value, float))):
+        is_number = isinstance(value, int if base is int else int | float) and not isinstance(value, bool)
+        if is_number or base not in (int, float):
             return meta.description or _range(meta)
         return _expected(base, value)
     names = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
