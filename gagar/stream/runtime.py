@@ -11,13 +11,12 @@ from typing import Any
 
 from gagar.errors import FencedError, GagarError, UnavailableError
 from gagar.stream.handlers import Effect, Reducer, Source
-from gagar.stream.lanes.budget import Budget, Held
-from gagar.stream.lanes.lane import Lane, LaneContext
+from gagar.stream.lanes.context import StageContext
+from gagar.stream.lanes.lane import Lane
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
-from gagar.stream.lanes.retry import Retry
 from gagar.stream.lanes.sourcing import SourceWork
 from gagar.stream.lanes.work import HandlerWork, Work
-from gagar.stream.limits import Counters, RuntimeLimits, log_counts
+from gagar.stream.limits import RuntimeLimits, log_counts
 from gagar.stream.loop_monitor import LoopMonitor
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.readers.tables import TableFollower
@@ -40,16 +39,13 @@ class StageRuntime:
         dead_letters: Topic,
         limits: RuntimeLimits | None = None,
     ) -> None:
-        self.counters = Counters()
         self.lanes: dict[int, Lane] = {}
         self._stage = stage
         self._handler = handler
         self._transport = transport
         self._limits = limits or RuntimeLimits()
-        self._router = Router(stage, dead_letters)
-        self._retry = Retry(stage.name, self._router, self._limits, self.counters)
-        self._budget = Budget(Held(self._limits.max_input_bytes, self._limits.max_output_bytes), self.lanes)
-        self._context = LaneContext(stage, transport, self._router, self._limits, self.counters, self._budget)
+        self._context = StageContext.of(stage, transport, dead_letters, self._limits, self.lanes)
+        self.counters = self._context.counters
         self._membership: Membership | None = None
         self._tables = TableFollower(stage.name, transport, stage.tables, handler.observe, self._limits)
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -62,7 +58,7 @@ class StageRuntime:
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set or nothing is due ever again."""
         self._broken = asyncio.get_running_loop().create_future()
-        await check_topics(self._transport, self._stage, self._router)
+        await check_topics(self._transport, self._stage, self._context.router)
         references = LogReferences(self._transport, self._stage.references)
         monitor = LoopMonitor(self._stage.name, self.counters)
         monitor.start()
@@ -142,7 +138,7 @@ class StageRuntime:
     def _abandon(self, number: int) -> None:
         self.lanes.pop(number).abandon()
         self._tasks[number].cancel()
-        self._budget.changed.set()
+        self._context.budget.changed.set()
 
     def _check(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -173,12 +169,11 @@ class StageRuntime:
         log.info("stage ended stage=%s %s", self._stage.name, self.counters.line())
 
     def _make_work(self, lane: Lane) -> Work:
-        name, retry, limits, counters = self._stage.name, self._retry, self._limits, self.counters
         if isinstance(self._handler, Effect):
-            return HandlerWork(name, lane, self._handler.handle, retry, limits, self._budget)
+            return HandlerWork(lane, self._handler.handle, self._context)
         if isinstance(self._handler, Source):
-            return SourceWork(name, lane, self._handler, self._tables, self._router, limits, counters, self._ended)
-        return ReducerWork(name, lane, self._handler, retry, self._router, limits, counters, self._budget, StreamTime())
+            return SourceWork(lane, self._handler, self._tables, self._context, self._ended)
+        return ReducerWork(lane, self._handler, self._context, StreamTime())
 
 
 async def check_topics(transport: Transport, stage: Stage, router: Router) -> None:

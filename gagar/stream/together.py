@@ -43,8 +43,8 @@ async def together(*coroutines: Coroutine[Any, Any, None]) -> None:
             task.result()
 
 
-async def bounded(coroutine: Coroutine[Any, Any, Any], timeout_s: float) -> bool:
-    """Whether it ended in time; it is cancelled if not. What it raises is left to the caller."""
+async def bounded(coroutine: Coroutine[Any, Any, Any], timeout_s: float | None) -> bool:
+    """Whether it ended in time (none: any); it is cancelled if not. What it raises is left to the caller."""
     try:
         async with asyncio.timeout(timeout_s):
             await coroutine

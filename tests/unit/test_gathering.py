@@ -12,13 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gagar.groups.gathering import Gather
 from gagar.records import Group, Outcome, RolloutRequest, Verdict, VerdictStatus, decode, encode
-from gagar.stream.lanes.budget import Budget, Held
+from gagar.stream.lanes.context import StageContext
 from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
-from gagar.stream.lanes.retry import Retry
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
-from gagar.stream.limits import Counters, RuntimeLimits
-from gagar.stream.routing import Router
+from gagar.stream.limits import RuntimeLimits
+from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from gagar.stream.transport import Partition, RawRecord
 from tests.builders import make_ref, make_request, make_verdict
 from topology import topics
@@ -40,11 +39,9 @@ class ModelLane:
         self, logs: dict[Partition, Log], committed: dict[Partition, tuple[int, str]], wall: Callable[[], float]
     ) -> None:
         self.logs = logs
-        limits, counters, router = RuntimeLimits(), Counters(), Router(GATHERER, topics.DEAD_LETTERS)
         self.queue = UnitQueue()
-        retry = Retry("gatherer", router, limits, counters)
-        budget, clock = Budget(Held(1 << 40, 1 << 40), {}), StreamTime(wall)
-        self.work = ReducerWork("gatherer", self, Gather(GRACE_S), retry, router, limits, counters, budget, clock)
+        context = StageContext.of(GATHERER, MemoryTransport(MemoryLog([])), topics.DEAD_LETTERS, RuntimeLimits(), {})
+        self.work = ReducerWork(self, Gather(GRACE_S), context, StreamTime(wall))
         self.take_over(committed)
 
     def take_over(self, committed: dict[Partition, tuple[int, str]]) -> None:

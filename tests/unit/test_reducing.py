@@ -8,12 +8,11 @@ import pytest
 from gagar.errors import GagarError
 from gagar.records import LogRef, Outcome, encode
 from gagar.stream.handlers import Delivery, Reduced, Reducer
-from gagar.stream.lanes.budget import Budget, Held
+from gagar.stream.lanes.context import StageContext
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
-from gagar.stream.lanes.retry import Retry
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
-from gagar.stream.limits import Counters, RuntimeLimits
-from gagar.stream.routing import Router
+from gagar.stream.limits import RuntimeLimits
+from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from gagar.stream.transport import Partition, RawRecord
 from tests.builders import make_request
 from tests.contract.world import DEAD_LETTERS, OUTCOMES, REQUESTS, VERDICTS, make_stage
@@ -75,12 +74,9 @@ class Scripted(Reducer[Any]):
 
 
 def make_work(reducer: Any, wall: Callable[[], float] = lambda: 100.0) -> tuple[ReducerWork, FakeLane]:
-    lane, limits, counters = FakeLane(), RuntimeLimits(), Counters()
-    router = Router(STAGE, DEAD_LETTERS)
-    retry = Retry("stage", router, limits, counters)
-    return ReducerWork(
-        "stage", lane, reducer, retry, router, limits, counters, Budget(Held(1 << 20, 1 << 20), {}), StreamTime(wall)
-    ), lane
+    lane = FakeLane()
+    context = StageContext.of(STAGE, MemoryTransport(MemoryLog([])), DEAD_LETTERS, RuntimeLimits(), {})
+    return ReducerWork(lane, reducer, context, StreamTime(wall)), lane
 
 
 def test_stream_time_is_the_clock_when_all_is_read() -> None:

@@ -8,10 +8,11 @@ delivery in the end, whatever others hold: the largest record passes, and a part
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
+
+from gagar.stream.together import bounded
 
 FORGET = 0.9
 """A heavy unit counts a tenth less with each lighter one after it."""
@@ -65,9 +66,7 @@ class Budget:
     async def settled(self, timeout_s: float | None = None) -> None:
         """Waits until a lane has let something go, or for `timeout_s`."""
         self.changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self.changed.wait()
+        await bounded(self.changed.wait(), timeout_s)
 
     def note(self, unit: Held) -> None:
         """A unit has been finished, and weighed so much."""

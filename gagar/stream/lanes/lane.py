@@ -13,18 +13,16 @@ import logging
 from collections.abc import Callable, Iterable
 
 from gagar.errors import FencedError, GagarError, UnavailableError
-from gagar.stream.lanes.budget import Budget, Held
+from gagar.stream.lanes.budget import Held
 from gagar.stream.lanes.committing import RefusedUnitError, transact
+from gagar.stream.lanes.context import StageContext
 from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.reading import LaneReader
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
 from gagar.stream.lanes.work import LostPlaceError, Work
-from gagar.stream.limits import Counters, DeadLetterLimits, RuntimeLimits
 from gagar.stream.readers.watched import WatchedReader
-from gagar.stream.routing import Router
-from gagar.stream.spec import Stage
 from gagar.stream.together import gathered, together
-from gagar.stream.transport import Committed, Membership, Partition, Producer, Transport
+from gagar.stream.transport import Committed, Membership, Partition, Producer
 
 log = logging.getLogger(__name__)
 
@@ -32,31 +30,10 @@ IDLE_S = 1.0
 """A watermark that moved without a unit (transaction markers) is committed after so long, so that no lag shows."""
 
 
-class LaneContext:
-    """What the lanes of a stage share."""
-
-    def __init__(
-        self,
-        stage: Stage,
-        transport: Transport,
-        router: Router,
-        limits: RuntimeLimits,
-        counters: Counters,
-        budget: Budget,
-    ) -> None:
-        self.stage = stage
-        self.transport = transport
-        self.router = router
-        self.limits = limits
-        self.counters = counters
-        self.dead_letter_limits = DeadLetterLimits(stage.name, limits)
-        self.budget = budget
-
-
 class Lane:
     """See the module. `run` serves until cancelled; `stop_reading`, `drain` and `flush` prepare for that."""
 
-    def __init__(self, number: int, membership: Membership, context: LaneContext, make_work: Callable[["Lane"], Work]) -> None:
+    def __init__(self, number: int, membership: Membership, context: StageContext, make_work: Callable[["Lane"], Work]) -> None:
         self.number = number
         self.queue = UnitQueue()
         self.queue.on_settled = context.budget.changed.set

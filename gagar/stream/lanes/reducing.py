@@ -22,12 +22,9 @@ from gagar.errors import BadRecordError, GagarError
 from gagar.records import LogRef
 from gagar.stream.guard import HandlerBugError, guarded
 from gagar.stream.handlers import Delivery, Reduced, Reducer
-from gagar.stream.lanes.budget import Budget
-from gagar.stream.lanes.retry import Retry
+from gagar.stream.lanes.context import StageContext
 from gagar.stream.lanes.units import Spot, Unit
 from gagar.stream.lanes.work import DeliveryWork, LaneView
-from gagar.stream.limits import Counters, RuntimeLimits
-from gagar.stream.routing import Router
 from gagar.stream.transport import Partition, RawRecord
 
 log = logging.getLogger(__name__)
@@ -78,29 +75,17 @@ class ReducerWork(DeliveryWork):
     keeps_deliveries = False
     max_poll = POLL_RECORDS
 
-    def __init__(
-        self,
-        stage: str,
-        lane: LaneView,
-        reducer: Reducer[Any],
-        retry: Retry,
-        router: Router,
-        limits: RuntimeLimits,
-        counters: Counters,
-        budget: Budget,
-        clock: StreamTime,
-    ) -> None:
+    def __init__(self, lane: LaneView, reducer: Reducer[Any], context: StageContext, clock: StreamTime) -> None:
         super().__init__(lane)
-        self._stage = stage
+        self._stage = context.stage.name
         self._reducer = reducer
-        self._retry = retry
-        self._router = router
-        self._limits = limits
-        self._counters = counters
+        self._retry = context.retry
+        self._router = context.router
+        self._limits = context.limits
+        self._budget = context.budget
         self._clock = clock
         self._open: dict[str, OpenKey] = {}
         self._timers: list[tuple[float, str]] = []
-        self._budget = budget
         self.num_bytes = 0
         """State is what it is: to hold back the records that close keys would not make it smaller."""
 

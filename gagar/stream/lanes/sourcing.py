@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 
 from gagar.errors import FencedError, GagarError, UnavailableError
 from gagar.stream.handlers import Output, Source
+from gagar.stream.lanes.context import StageContext
 from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.lane import Lane
 from gagar.stream.lanes.reading import LaneReader
 from gagar.stream.lanes.units import Spot, Unit
 from gagar.stream.lanes.work import LostPlaceError, Work
-from gagar.stream.limits import Counters, RuntimeLimits
 from gagar.stream.readers.tables import TableFollower
-from gagar.stream.routing import Router
 from gagar.stream.together import bounded, together
 from gagar.stream.transport import Partition, RawRecord
 
@@ -31,24 +30,14 @@ log = logging.getLogger(__name__)
 class SourceWork(Work):
     """See the module. `ended` is set at the planned end."""
 
-    def __init__(
-        self,
-        stage: str,
-        lane: Lane,
-        source: Source,
-        tables: TableFollower,
-        router: Router,
-        limits: RuntimeLimits,
-        counters: Counters,
-        ended: asyncio.Event,
-    ) -> None:
-        self._stage = stage
+    def __init__(self, lane: Lane, source: Source, tables: TableFollower, context: StageContext, ended: asyncio.Event) -> None:
+        self._stage = context.stage.name
         self._lane = lane
         self._source = source
         self._tables = tables
-        self._router = router
-        self._limits = limits
-        self._counters = counters
+        self._router = context.router
+        self._limits = context.limits
+        self._counters = context.counters
         self._ended = ended
         self._is_loaded = False
         self._cursor: bytes | None = None

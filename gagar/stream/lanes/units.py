@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gagar.records import LogRef, Record
+from gagar.stream.together import bounded
 from gagar.stream.transport import Partition, RawRecord, Send
 
 
@@ -119,11 +120,7 @@ class UnitQueue:
     async def wait_filled(self, timeout_s: float) -> None:
         """Until there is a unit to take, or for `timeout_s`."""
         if not self._units:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._filled.wait()
-            except TimeoutError:
-                pass
+            await bounded(self._filled.wait(), timeout_s)
 
     async def wait_empty(self) -> None:
         """Until all units are committed."""

@@ -12,12 +12,11 @@ from functools import partial
 from typing import Protocol
 
 from gagar.errors import FencedError
-from gagar.stream.lanes.budget import Budget
+from gagar.stream.lanes.context import StageContext
 from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.reading import LaneReader
-from gagar.stream.lanes.retry import Handle, Retry
+from gagar.stream.lanes.retry import Handle
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
-from gagar.stream.limits import RuntimeLimits
 from gagar.stream.transport import Partition, RawRecord
 
 
@@ -109,14 +108,14 @@ class DeliveryWork(Work, ABC):
 class HandlerWork(DeliveryWork):
     """Each delivery runs its handler in a task of its own, at most `window` at a time."""
 
-    def __init__(self, stage: str, lane: LaneView, handle: Handle, retry: Retry, limits: RuntimeLimits, budget: Budget) -> None:
+    def __init__(self, lane: LaneView, handle: Handle, context: StageContext) -> None:
         super().__init__(lane)
-        self.max_poll = limits.window
-        self._stage = stage
+        self.max_poll = context.limits.window
+        self._stage = context.stage.name
         self._handle = handle
-        self._retry = retry
-        self._limits = limits
-        self._budget = budget
+        self._retry = context.retry
+        self._limits = context.limits
+        self._budget = context.budget
         self._tasks: dict[Spot, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self.num_bytes = 0

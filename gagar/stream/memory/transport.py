@@ -20,6 +20,7 @@ from gagar.errors import FencedError, UnavailableError
 from gagar.records import LogRef
 from gagar.stream.memory.group import MemoryGroup, MemoryMembership
 from gagar.stream.spec import Topic
+from gagar.stream.together import bounded
 from gagar.stream.transport import Committed, Headers, OutOfRangeError, Owner, Partition, RawRecord, RefusedError, Send
 
 
@@ -147,11 +148,7 @@ class MemoryLog:
 
     async def wait_change(self, timeout_s: float) -> None:
         """Until something is written, or for `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
+        await bounded(self._changed.wait(), timeout_s)
 
 
 class MemoryTransport:
