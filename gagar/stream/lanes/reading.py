@@ -88,7 +88,7 @@ class LaneReader:
             self._held_back[raw.at].append(raw)
         for at, frontier in self._frontiers.items():
             if not self._held_back[at]:
-                frontier.advance(self._reader.positions[at] or 0)
+                frontier.advance(self._reader.position(at))
             elif not self._is_due(at):
                 self._reader.pause(at)
         return None
@@ -109,7 +109,7 @@ class LaneReader:
         if held:
             self._reader.pause(at)
         else:
-            frontier.advance(self._reader.positions[at] or 0)
+            frontier.advance(self._reader.position(at))
             self._reader.resume(at)
 
     async def _skip_missing(self, error: OutOfRangeError) -> None:

@@ -82,7 +82,7 @@ class LogReferences:
             raise BadRecordError(f"{ref}: expected a record, got none: the log begins at {error.earliest}") from error
         finally:
             reader.pause(at)
-        if not records and _position(reader, at) > ref.offset:
+        if not records and reader.position(at) > ref.offset:
             raise BadRecordError(f"{ref}: expected a record, got none there, nor any after it")
         if not records:
             raise UnavailableError(f"{ref}: expected the record within {READ_TIMEOUT_S:g} s, got none")
@@ -97,15 +97,11 @@ class LogReferences:
         return self._reader
 
 
-def _position(reader: WatchedReader, at: Partition) -> int:
-    return reader.positions[at] or 0
-
-
 async def _polled(reader: WatchedReader, at: Partition, offset: int) -> list[RawRecord]:
     """What comes next, within `READ_TIMEOUT_S`; none at once if there was nothing to deliver at `offset`, as a marker."""
     records: list[RawRecord] = []
     deadline = time.monotonic() + READ_TIMEOUT_S
-    while not records and _position(reader, at) <= offset and time.monotonic() < deadline:
+    while not records and reader.position(at) <= offset and time.monotonic() < deadline:
         records = await reader.poll(min(POLL_S, READ_TIMEOUT_S), BATCH_RECORDS)
     return records
 

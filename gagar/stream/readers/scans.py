@@ -32,15 +32,24 @@ async def scan_transport(
     stall_s = math.inf if follow else RuntimeLimits().stall_s
     reader = WatchedReader(f"scan of {','.join(by_name)}", transport, partitions, stall_s)
     try:
-        ends = await reader.ends() if spans is None else {at: spans[at][1] for at in partitions}
-        await reader.open({at: spans[at][0] if spans is not None else None for at in partitions})
-        while follow or any((reader.positions[at] or 0) < end for at, end in ends.items()):
+        ends = await _begin(reader, partitions, spans)
+        while follow or not reader.has_reached(ends):
             for raw in await reader.poll_what_is_left():
                 delivery = _decoded(raw, by_name[raw.at.topic])
                 if delivery is not None and (follow or raw.offset < ends[raw.at]):
                     yield delivery
     finally:
         await reader.close()
+
+
+async def _begin(reader: WatchedReader, partitions: Sequence[Partition], spans: Spans | None) -> dict[Partition, int]:
+    """Opens the reader; the answer is where to stop."""
+    if spans is None:
+        ends = await reader.ends()
+        await reader.open(dict.fromkeys(partitions))
+        return ends
+    await reader.open({at: spans[at][0] for at in partitions})
+    return {at: spans[at][1] for at in partitions}
 
 
 def _decoded(raw: RawRecord, topic: Topic) -> Delivery[Any] | None:

@@ -47,7 +47,7 @@ class TableFollower:
             reader: WatchedReader = await self._retrying(self._opened)
             self._reader = reader
             ends: dict[Partition, int] = await self._retrying(reader.ends)
-            while any((reader.positions[at] or 0) < end for at, end in ends.items()):
+            while not reader.has_reached(ends):
                 await self._retrying(self._poll, reader)
         log.info("tables read stage=%s topics=%s", self._stage, ",".join(self._topics) or "none")
 

@@ -96,6 +96,14 @@ class WatchedReader:
         self._is_placed = False
         await self._placed()
 
+    def position(self, at: Partition) -> int:
+        """Offset after the last one read, transaction markers included; 0 while the earliest is not known yet."""
+        return self.positions[at] or 0
+
+    def has_reached(self, ends: Mapping[Partition, int]) -> bool:
+        """Whether everything below `ends` has been read."""
+        return all(self.position(at) >= end for at, end in ends.items())
+
     def pause(self, at: Partition) -> None:
         self._paused.add(at)
         if self._reader is not None:
