@@ -59,7 +59,7 @@ class Handler:
         """Called once before the first delivery; self-tests belong here. Raises UnavailableError or ConfigError."""
 
     def observe(self, record: Record, /) -> None:
-        """A record of a table of the stage, in log order per key; the past ones before `open` and the first delivery."""
+        """A record of a table of the stage, in log order per key; the past ones before the first delivery or unit."""
 
     async def close(self) -> None:
         """Called once after the last delivery, within the shutdown deadline, if `open` succeeded."""
@@ -132,7 +132,7 @@ class Source(Handler, ABC):
 
     @abstractmethod
     def restore(self, cursor: bytes) -> None:
-        """Called once with the committed cursor (empty at the first start), before anything else."""
+        """Called once with the committed cursor (empty at the first start), before any record of a table and any unit."""
 
     @abstractmethod
     def next_unit(self, now: float) -> tuple[Sequence[Output], bytes] | None:
