@@ -189,11 +189,16 @@ def convert(key: str, raw: dict[str, Any], into: Any) -> Any:
         raise ConfigError(f"{key}.{error}") from error
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about a word that is not known: the nearest known one, if there is one."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message about a word that is not known: the nearest known one, or all of them."""
+    """The end of a message about a word that is not known: the nearest known one, or else all of them."""
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}"
+    return nearest(word, names) or f"; known are {', '.join(names)}"
 
 
 def _kinds(into: Any) -> tuple[type["Table"], ...]:
@@ -219,7 +224,7 @@ def _chosen(key: str, values: dict[str, Any], into: Any) -> type["Table"]:
         return _from_outside(f"{key}.kind", chosen, kinds[0])
     if chosen not in by_name:
         expected = f"one of {', '.join(by_name)}, or package.module:Table"
-        raise ConfigError(f"{key}.kind: expected {expected}, got {chosen!r}{did_you_mean(chosen, by_name)}")
+        raise ConfigError(f"{key}.kind: expected {expected}, got {chosen!r}{nearest(chosen, by_name)}")
     return by_name[chosen]
 
 
@@ -247,7 +252,7 @@ def _value(key: str, value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         choices = [str(choice) for choice in get_args(kind)] if get_origin(kind) is Literal else []
-        hint = did_you_mean(value, choices) if choices and isinstance(value, str) else ""
+        hint = nearest(value, choices) if choices and isinstance(value, str) else ""
         raise ConfigError(f"{key}: expected {_expected(kind, value)}, got {value!r}{hint}") from error
 
 

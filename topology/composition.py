@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from gagar.config import SHARED, Run, convert, did_you_mean
+from gagar.config import SHARED, Run, convert, did_you_mean, nearest
 from gagar.errors import ConfigError
 from gagar.processes.forced_end import called_off, stop_event
 from gagar.stream.handlers import Effect, Reducer, Source, Standalone
@@ -27,7 +27,7 @@ def find_stage(name: str) -> Stage:
         if stage.name == name:
             return stage
     names = [stage.name for stage in STAGES]
-    raise ConfigError(f"stage: expected one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}")
+    raise ConfigError(f"stage: expected one of {', '.join(names)}, got {name!r}{nearest(name, names)}")
 
 
 def stage_config(stage: Stage, run: Run) -> Any:

@@ -13,7 +13,6 @@ again. A batch whose loss or gradient is not finite makes no step and no version
 next batch takes its step number, and a file keeps the evidence.
 """
 
-import logging
 import os
 import sys
 
@@ -44,9 +43,6 @@ class Learner(Standalone):
 
         end_with_parent()
         self._run_rank()
-        # All is committed and closed; what is left would only be taken apart, in seconds on a busy machine.
-        logging.shutdown()
-        os._exit(0)
 
     def _run_rank(self) -> None:
         from consumers.learner.rank import run_rank

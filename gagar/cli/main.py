@@ -5,6 +5,7 @@
 
 import importlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -134,4 +135,9 @@ def _tell(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        # A stage is started like this. Its work is committed and closed: to take torch apart costs seconds on a busy machine.
+        logging.shutdown()
+        os._exit(end.code if isinstance(end.code, int) else 1)
