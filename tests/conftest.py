@@ -42,11 +42,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that wait come first, so that no worker waits alone in the end. A module's tests stay with one worker, which makes
-    their fixtures once; those that need a broker go to any, unless they are marked otherwise."""
+    their fixtures once, and so do all with a sandbox; those that need a broker go to any, unless they are marked otherwise."""
     items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in ("broker", "sandbox", "slow")))
     for item in items:
         if not (item.get_closest_marker("xdist_group") or item.get_closest_marker("broker")):
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+            item.add_marker(pytest.mark.xdist_group("sandbox" if item.get_closest_marker("sandbox") else item.location[0]))
 
 
 @pytest.fixture
