@@ -15,13 +15,12 @@ demo: $(STAMP)
 
 # More workers than cores: tests of processes wait more than they compute.
 WORKERS ?= 3
-SPREAD := --dist loadgroup --no-loadscope-reorder
 test: $(STAMP)
-	$(BIN)/pytest -n $(WORKERS) $(SPREAD)
+	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
 
 # What needs no process beside it: the unit tests, and the contract tests in memory.
 quick: $(STAMP)
-	$(BIN)/pytest -n 2 $(SPREAD) --quick tests/unit tests/contract
+	$(BIN)/pytest -n 2 --no-loadscope-reorder --quick tests/unit tests/contract
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -39,14 +40,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if marks and "pytest.mark.slow" in marks[0] else None
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.spreading import make_scheduler
+
+    return make_scheduler(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait come first, so that no worker waits alone in the end. A module's tests stay with one worker, which makes
-    their fixtures once, and so do all with a sandbox; those that need a broker go to any, unless they are marked otherwise."""
+    """Tests that wait come first, so that no worker waits alone in the end."""
     items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in ("broker", "sandbox", "slow")))
-    for item in items:
-        if not (item.get_closest_marker("xdist_group") or item.get_closest_marker("broker")):
-            item.add_marker(pytest.mark.xdist_group("sandbox" if item.get_closest_marker("sandbox") else item.location[0]))
 
 
 @pytest.fixture

@@ -169,7 +169,6 @@ class TestOwnBroker:
         with broker(tmp_path / "broker"):
             yield tmp_path / "broker"
 
-    @pytest.mark.xdist_group("timing")
     @pytest.mark.parametrize("condition", ["stopped", "mute"])
     async def test_sigterm_ends_every_kind_of_stage_in_time_without_an_answer(
         self, directory: Path, tmp_path: Path, condition: str

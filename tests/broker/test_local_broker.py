@@ -50,7 +50,6 @@ def kill(state: BrokerState, directory: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.xdist_group("timing")
 def test_it_starts_in_time_and_once_and_stops(directory: Path) -> None:
     started = time.monotonic()
     state = start_broker(directory)

@@ -8,6 +8,8 @@ from gagar.errors import ConfigError
 from gagar.policies.chat_template import ChatTemplate
 from tests.rollouts import build_model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> ChatTemplate:

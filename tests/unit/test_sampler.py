@@ -169,6 +169,7 @@ async def run_of(deaths: Sequence[int]) -> tuple[list[Any], list[int]]:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # its caller was killed
+@pytest.mark.slow
 def test_a_sampler_that_dies_again_and_again_asks_as_one_that_never_did(caplog: pytest.LogCaptureFixture) -> None:
     """At points spread over the whole run, while outcomes and versions come and a learner goes back to a checkpoint."""
     caplog.set_level(logging.CRITICAL)

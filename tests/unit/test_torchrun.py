@@ -13,7 +13,7 @@ import pytest
 from gagar.processes.identity import identity
 from gagar.training.torchrun import GRACE_S, SIGNALS, launch
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 
 PRELUDE = """
 import os, signal, sys, time

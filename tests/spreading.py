@@ -1,0 +1,27 @@
+"""Which tests one worker keeps together when several run them.
+
+Those of a file, whose fixtures are made once; all that need a sandbox, which is started once; all that judge time (`in_time`),
+so that they do not disturb each other. Tests with a broker go to any worker, and so do those of deaths, which are long.
+"""
+
+from typing import Any
+
+
+def make_scheduler(config: Any, log: Any) -> Any:
+    """Of xdist. Its own groups, by a mark, are of no effect with pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = group_of
+    return scheduler
+
+
+def group_of(nodeid: str) -> str:
+    """The name of a test's group. Example: `tests/unit/test_lane.py`."""
+    path, _, name = nodeid.partition("::")
+    if "in_time" in name:
+        return "in_time"
+    if path.startswith("tests/sandbox/"):
+        return "sandbox"
+    is_alone = path.startswith(("tests/broker/", "tests/contract/")) or path.endswith("deaths.py")
+    return nodeid if is_alone else path
