@@ -52,7 +52,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     result: dict[str, str]
     """The tree with the patch applied."""
     measures: PatchMeasures
-    """Needless statements not counted yet."""
+    """Dead statements are not counted yet."""
     digest: str
     """`patch_digest` of the change."""
 

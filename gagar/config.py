@@ -230,13 +230,13 @@ def _chosen(key: str, values: dict[str, Any], into: Any) -> type["Table"]:
 
 def _from_outside(key: str, chosen: str, sibling: type["Table"]) -> type["Table"]:
     """The kind `package.module:Table`; it must derive from the port's table, as `sibling` does."""
-    port = next(base for base in sibling.__mro__ if Kind in base.__bases__)
+    port: Any = next(base for base in sibling.__mro__ if Kind in base.__bases__)
     module, _, name = chosen.partition(":")
     try:
         table: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{key}: expected package.module:Table that can be imported, got {chosen!r}: {error}") from error
-    if not (isinstance(table, type) and issubclass(table, port)):
+    if not (isinstance(table, type) and issubclass(table, port)) or getattr(table, "make", None) is port.make:
         raise ConfigError(f"{key}: expected a table derived from {port.__module__}.{port.__name__}, got {chosen!r}")
     return cast("type[Table]", table)
 

@@ -246,6 +246,10 @@ class MemberAdvantage(msgspec.Struct, frozen=True, kw_only=True):
     advantage: float
     """After redistribution."""
 
+    def __post_init__(self) -> None:
+        if self.attempt.tokens is None:
+            raise ValueError("attempt.tokens: expected where the tokens to train on lie, got none")
+
 
 class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, tag="group-advantages/1"):
     """Redistributed advantages of one group. Written by the advantage publisher, read by the learner."""

@@ -6,6 +6,7 @@ whoever runs a stage otherwise (tests, replay) makes its handler here.
 
 import asyncio
 import importlib
+import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from gagar.stream.spec import Stage
 from topology.resources import Resources
 from topology.stages import STAGES
 from topology.topics import DEAD_LETTERS
+
+logger = logging.getLogger(__name__)
 
 Handler = Effect | Reducer[Any] | Source | Standalone
 
@@ -47,7 +50,8 @@ def check_tables(run: Run, stages: Sequence[Stage] = STAGES) -> Resources:
     for stage in stages:
         stage_config(stage, run)
     resources = Resources(run)
-    assert resources.tasks
+    tasks = resources.tasks
+    logger.debug("tasks read train=%d heldout=%d", len(tasks.train.ids), len(tasks.heldout.ids))
     return resources
 
 

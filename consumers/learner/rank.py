@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 LOAD_WAIT_S = 0.2
 """A round's wait for reads that are under way."""
 STOP_S = 10.0
-"""From SIGTERM to an exit by force, before the parent of several ranks loses patience."""
+"""From SIGTERM to an exit by force, before the parent of several ranks ends them by force."""
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,9 +29,9 @@ def run(run: Run, stage: str, log_format: LogFormat) -> None:
     chosen = find_stage(stage)
     resources = check_run(run)
     configure_logs(log_format)
-    for told in save_run(run):
-        logger.warning("settings %s", told)
-    if VARIABLE not in os.environ:  # started by hand
+    if VARIABLE not in os.environ and "RANK" not in os.environ:  # started by hand
+        for told in save_run(run):
+            logger.warning("settings %s", told)
         with suppress(GagarError):  # serving tells it better
             asyncio.run(tell_planned_end(run))
     serve(chosen, resources)

@@ -1,1 +1,1 @@
-"""What samples tokens from the policy."""
+"""Engines: they sample tokens from the policy."""

@@ -10,7 +10,7 @@ from gagar.policies.chat_template import ChatTemplate
 
 
 class EngineTable(Kind, frozen=True, kw_only=True):
-    """`[rollout_worker.engine]`: what samples."""
+    """`[rollout_worker.engine]`: the engine that samples."""
 
     def make(self, chat: ChatTemplate, max_running: int) -> Engine:
         """An engine for the model beside `chat`, which decodes at most `max_running` completions at a time; not yet open."""

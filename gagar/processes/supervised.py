@@ -164,6 +164,8 @@ class SupervisedProcess:
                 env=self._environment(),
             )
         self._process = process
+        if self._stopping.is_set():  # meanwhile
+            process.terminate()
         logger.info("stage started name=%s pid=%d", self.spec.name, process.pid)
         try:
             self._exit_code = await process.wait()

@@ -65,7 +65,7 @@ class Workspace(Protocol):
         files `conftest.py` those in `conftests` are loaded."""
 
     async def count_dead_statements(self, base: Tree, result: Tree) -> int:
-        """Needless statements that `result` has beyond `base` (see gagar.sandbox.inside.dead_code), by the syntax tree: nothing
+        """Dead statements that `result` has beyond `base` (see gagar.sandbox.inside.dead_code), by the syntax tree: nothing
         is executed. 0 if they cannot be counted."""
 
 

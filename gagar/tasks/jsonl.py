@@ -4,12 +4,14 @@ In: the file. Out: a TaskSet. Kept: where each line lies. A broken line is a Con
 stage starts.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
-from gagar.errors import ConfigError
+from gagar.errors import ConfigError, UnavailableError
 from gagar.tasks.source import TaskSource
 from gagar.tasks.task import Task, check_task
 
@@ -36,6 +38,7 @@ class JsonlTasks:
         offset = 0
         try:
             with path.open("rb") as file:
+                self._state = _state(file)
                 for number, line in enumerate(file, start=1):
                     if line.strip():
                         self._add(number, line, offset)
@@ -67,16 +70,22 @@ class JsonlTasks:
         return [task for task in map(self.find, self._lines) if task is not None]
 
     def find(self, task_id: str) -> Task | None:
-        """The task of that id, read anew. Raises ConfigError if the file has changed since it was opened."""
+        """The task of that id, read anew. Raises UnavailableError if the file cannot be read, or is not what it was: a stage
+        then waits, and no record is lost on account of it."""
         if task_id not in self._lines:
             return None
         offset, length = self._lines[task_id]
         try:
             with self._path.open("rb") as file:
+                if _state(file) != self._state:
+                    raise UnavailableError(f"task file {self._path}: expected it as it was at the start, got another")
                 file.seek(offset)
-                task = self._decoder.decode(file.read(length))
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self._path}: expected the file as it was at the start, got {error}; start again") from error
-        if task.task_id != task_id:
-            raise ConfigError(f"{self._path}: expected task {task_id!r} where it was at the start, got {task.task_id!r}")
-        return task
+                return self._decoder.decode(file.read(length))
+        except OSError as error:
+            raise UnavailableError(f"task file {self._path}: expected to read it, got {error.strerror}") from error
+
+
+def _state(file: IO[bytes]) -> tuple[int, int, int]:
+    """What changes when a file is replaced or written to: inode, size, time of the last change."""
+    state = os.fstat(file.fileno())
+    return state.st_ino, state.st_size, state.st_mtime_ns

@@ -20,6 +20,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GRACE_S = 13
 """From the first signal to SIGKILL."""
 POLL_S = 0.2
+PARENT = "GAGAR_LEARNER_PARENT"
+"""Environment variable of a rank that `launch` started: the process that it ends with."""
 
 
 def launch(command: Sequence[str], num_ranks: int) -> int:
@@ -48,6 +50,7 @@ def launch(command: Sequence[str], num_ranks: int) -> int:
             max_restarts=0,
             shutdown_timeout=GRACE_S,
         )
+        os.environ[PARENT] = str(os.getpid())
         program, *arguments = command
         try:
             # torchrun substitutes ${local_rank} in arguments; a $ of ours is only itself.
@@ -76,8 +79,9 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def end_with_parent() -> None:
-    """In a rank: ends this process with code 1 when its parent is gone, however that happened."""
-    threading.Thread(target=_watch, args=(os.getppid(),), name="parent watch", daemon=True).start()
+    """In a rank: ends this process with code 1 when its parent is gone, or was so before this call, however that happened."""
+    parent = int(os.environ.get(PARENT, os.getppid()))
+    threading.Thread(target=_watch, args=(parent,), name="parent watch", daemon=True).start()
 
 
 def _watch(parent: int) -> None:

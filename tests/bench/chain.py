@@ -28,7 +28,7 @@ GROUP_SIZE = 8
 NAMES = tuple(stage.name for stage in STAGES if stage.name != "sampler")
 WARM_GROUPS = 16
 """That every partition of every stage has worked before a clock starts."""
-PATIENCE_S = 900.0
+MAX_WAIT_S = 900.0
 WARM_S = 120.0
 POLL_S = 0.25
 
@@ -127,7 +127,7 @@ def _send(request: RolloutRequest) -> Send:
     return Send(topic=ROLLOUT_REQUESTS.name, key=request.group_id.encode(), value=encode(request))
 
 
-async def finished(work: Coroutine[Any, Any, None], stages: Collection[Child], timeout_s: float = PATIENCE_S) -> None:
+async def finished(work: Coroutine[Any, Any, None], stages: Collection[Child], timeout_s: float = MAX_WAIT_S) -> None:
     """Waits for `work`; raises AssertionError as soon as a stage has died, TimeoutError if nothing comes of it."""
     task = asyncio.create_task(work)
     try:

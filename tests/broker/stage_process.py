@@ -32,7 +32,7 @@ NUM_STEPS = 3
 """Of the learner."""
 
 
-class Attempting(Effect):
+class Answering(Effect):
     """Answers each request with tokens and a trajectory that refers to them, after a random moment."""
 
     async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
@@ -71,7 +71,7 @@ def main() -> None:
         return
     stage, handler = {
         "transform": (TRANSFORM, Transform(lambda request: [make_trajectory(request)])),
-        "effect": (EFFECT, Attempting()),
+        "effect": (EFFECT, Answering()),
         "reducer": (REDUCER, Gathering()),
         "source": (SOURCE, Counting(NUM_UNITS)),
         "sampler": (SAMPLER, make_sampler()),

@@ -36,7 +36,7 @@ UNPACED = 1e9
 async def run(servers: str, directory: Path, num_groups: int, seed: int) -> Report:
     """Both runs."""
     began = time.monotonic()
-    patience_s = 300.0 + 0.12 * num_groups
+    timeout_s = 300.0 + 0.12 * num_groups
     deadline_factor = 2.0 if num_groups >= LONG_GROUPS else 1.0
 
     def plan(name: str, lossy_deadline_s: float, groups_per_s: float) -> Plan:
@@ -51,13 +51,13 @@ async def run(servers: str, directory: Path, num_groups: int, seed: int) -> Repo
             started_at=time.time(),
         )
 
-    calm = await run_once(plan("calm", CALM_LOSSY_S, UNPACED), directory, patience_s)
+    calm = await run_once(plan("calm", CALM_LOSSY_S, UNPACED), directory, timeout_s)
     burning = plan("fire", FIRE_LOSSY_S, num_groups / FIRE_AT_LEAST_S)
 
     def fire_at(stages: Mapping[str, Slot], log: Log) -> Coroutine[None, None, None]:
         return fire(Arena(burning, directory, stages, log))
 
-    under_fire = await run_once(burning, directory, patience_s, fire_at)
+    under_fire = await run_once(burning, directory, timeout_s, fire_at)
     return Report(calm=calm, fire=under_fire, duration_s=time.monotonic() - began)
 
 

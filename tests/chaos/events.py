@@ -25,8 +25,8 @@ from tests.contract.world import NUM_PARTITIONS
 FROZEN_S = 9.0
 """Beyond the session time-out of a group's member, so that its partitions move."""
 SETTLE_S = 3.0
-OWNED_PATIENCE_S = 15.0
-MARKER_PATIENCE_S = 20.0
+OWNED_TIMEOUT_S = 15.0
+MARKER_TIMEOUT_S = 20.0
 POLL_S = 0.5
 TAKE_OVER_S = (0.5, 3.0)
 """From a loss of partitions to the broker's end, so that whoever takes them over meets a broker that is just starting."""
@@ -129,7 +129,7 @@ async def scale(arena: Arena, stage: str) -> bool:
 
 async def _owns_all(arena: Arena, stage: str, process: Process) -> bool:
     """Whether a process comes to own every partition, in a bounded time."""
-    deadline = time.monotonic() + OWNED_PATIENCE_S
+    deadline = time.monotonic() + OWNED_TIMEOUT_S
     while time.monotonic() < deadline:
         if len(owned_by(arena.directory, stage, process.pid)) == NUM_PARTITIONS:
             return True
@@ -150,7 +150,7 @@ async def block(arena: Arena, stage: str) -> bool:
 async def _is_taken(arena: Arena, marker: Marker, stage: str) -> bool:
     """Places a marker; whether a handler has met it in time. Else it is taken back."""
     arena.markers.place(marker, stage)
-    deadline = time.monotonic() + MARKER_PATIENCE_S
+    deadline = time.monotonic() + MARKER_TIMEOUT_S
     try:
         while arena.markers.is_placed(marker, stage) and time.monotonic() < deadline:
             await asyncio.sleep(POLL_S)

@@ -103,7 +103,7 @@ Fire = Callable[[Mapping[str, Slot], Log], Coroutine[None, None, None]]
 """Fires events until it is cancelled; leaves nothing broken behind."""
 
 
-async def run_once(plan: Plan, holder: Path, patience_s: float, fire: Fire | None = None) -> Course:
+async def run_once(plan: Plan, holder: Path, timeout_s: float, fire: Fire | None = None) -> Course:
     """The whole stream, once."""
     with Admin(plan.servers) as admin:
         admin.apply(plan.run, real_topics())
@@ -113,7 +113,7 @@ async def run_once(plan: Plan, holder: Path, patience_s: float, fire: Fire | Non
         firing = asyncio.create_task(fire(stages, log)) if fire else None
         telling = asyncio.create_task(tell(plan, progress, log))
         try:
-            is_complete = await ended(stages["sampler"], firing, log, patience_s)
+            is_complete = await ended(stages["sampler"], firing, log, timeout_s)
             stream_s = time.monotonic() - began
         finally:
             await cancelled(firing)
@@ -131,10 +131,10 @@ async def run_once(plan: Plan, holder: Path, patience_s: float, fire: Fire | Non
     )
 
 
-async def ended(sampler: Slot, firing: "asyncio.Task[None] | None", log: Log, patience_s: float) -> bool:
+async def ended(sampler: Slot, firing: "asyncio.Task[None] | None", log: Log, timeout_s: float) -> bool:
     """Whether the sampler has come to its planned end in time; raises what the firing raised. Stages that die of themselves
     again and again are not waited for."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and not sampler.is_finished and len(log.unexpected_exits) < MAX_UNEXPECTED:
         if firing is not None and firing.done():
             firing.result()
@@ -142,9 +142,9 @@ async def ended(sampler: Slot, firing: "asyncio.Task[None] | None", log: Log, pa
     return sampler.is_finished
 
 
-async def settled(plan: Plan, progress: Progress, learner: Slot, patience_s: float = 120.0) -> bool:
+async def settled(plan: Plan, progress: Progress, learner: Slot, timeout_s: float = 120.0) -> bool:
     """Whether every group has ended for good: a learner that has just been shot may still go back to its checkpoint."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if progress.newest_at > learner.started_at and progress.num_ended >= plan.num_groups + NUM_EVALUATIONS:
             return True

@@ -234,8 +234,8 @@ MUTANTS = (
     Mutant(
         "a turn to take work ends, whatever others hold",
         "Budget.portion",
-        "(left_s := patience - time.monotonic()) > 0",
-        "(left_s := PATIENCE_S)",
+        "(left_s := deadline - time.monotonic()) > 0",
+        "(left_s := MAX_WAIT_S)",
         "test_a_lane_that_holds_something_gives_its_turn_back_and_one_that_has_become_idle_goes_on",
     ),
     Mutant(

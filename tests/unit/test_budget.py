@@ -42,7 +42,7 @@ async def test_inputs_fill_what_is_free_and_a_lane_without_any_gets_one() -> Non
 
 
 async def test_a_lane_without_any_is_not_kept_waiting_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gagar.stream.lanes.budget.PATIENCE_S", 0.0)
+    monkeypatch.setattr("gagar.stream.lanes.budget.MAX_WAIT_S", 0.0)
     budget = Budget(Held(16 * MIB, 32 * MIB), {0: Lane(0, 32 * MIB), 1: Lane()})
     assert await budget.portion(lambda: True) == 1
 
@@ -50,7 +50,7 @@ async def test_a_lane_without_any_is_not_kept_waiting_for_ever(monkeypatch: pyte
 async def test_a_lane_that_holds_something_gives_its_turn_back_and_one_that_has_become_idle_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gagar.stream.lanes.budget.PATIENCE_S", 0.05)
+    monkeypatch.setattr("gagar.stream.lanes.budget.MAX_WAIT_S", 0.05)
     stuck, busy = Lane(0, 20 * MIB), Lane(0, MIB)
     budget = Budget(Held(16 * MIB, 32 * MIB), {0: stuck, 1: busy, 2: Lane()})
 

@@ -62,7 +62,7 @@ class Hurried(random.Random):
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FROZEN_S", "SETTLE_S", "POLL_S", "MARKER_PATIENCE_S", "OWNED_PATIENCE_S"):
+    for name in ("FROZEN_S", "SETTLE_S", "POLL_S", "MARKER_TIMEOUT_S", "OWNED_TIMEOUT_S"):
         monkeypatch.setattr(events, name, 0.0)
 
 
@@ -121,7 +121,7 @@ async def test_a_marker_that_nobody_takes_in_time_is_taken_back(tmp_path: Path, 
 
 @pytest.mark.parametrize("name", ["hang", "block"])
 async def test_a_marker_that_a_handler_takes_has_happened(tmp_path: Path, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MARKER_PATIENCE_S", 60.0)
+    monkeypatch.setattr(events, "MARKER_TIMEOUT_S", 60.0)
     event = asyncio.create_task(getattr(events, name)(make_arena(tmp_path), "verifier"))
     await asyncio.sleep(0)
     assert Markers(tmp_path).take(name, "verifier")

@@ -1,4 +1,4 @@
-"""Needless statements: what counts, what does not, and that each counts once."""
+"""Dead statements: what counts, what does not, and that each counts once."""
 
 import ast
 
@@ -10,7 +10,7 @@ from gagar.sandbox.inside.dead_code import MAX_FILE_CHARS, count_dead_statements
 
 
 def count(body: str, path: str = "x.py") -> int:
-    """Needless statements of a function `f(x)` with that body."""
+    """Dead statements of a function `f(x)` with that body."""
     return len(find_dead_statements(path, "def f(x):\n" + "".join(f"    {line}\n" for line in body.split("\n"))))
 
 

@@ -41,7 +41,7 @@ from tests.contract.world import (
     write,
 )
 from tests.dying import Mortal, Place, deaths_at, never_waited_at, simulated
-from tests.unit.test_lane import Attempting
+from tests.unit.test_lane import Answering
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ CASES = {
     "transform": Case(
         stage=make_stage("transform"), make_handler=lambda: Transform(to_trajectory), prepare=ask, num_records=11, least=120
     ),
-    "effect": Case(stage=make_stage("effect"), make_handler=Attempting, prepare=ask, num_records=16, least=150),
+    "effect": Case(stage=make_stage("effect"), make_handler=Answering, prepare=ask, num_records=16, least=150),
     "reducer": Case(stage=REDUCER, make_handler=Gathering, prepare=ask_and_judge, num_records=20, least=120),
 }
 PATH = (Lane, LaneReader, DeliveryWork, SourceWork, committing)

@@ -134,6 +134,8 @@ def test_a_toy_loss_is_what_the_learner_minimises(tmp_path: Path) -> None:
             "grader.kind=tests.toy_kinds:ToyTasks",
             "grader.kind: expected a table derived from gagar.grading.protocol.Grader",
         ),
+        ("grader.kind=.toy:ToyGrader", "grader.kind: expected package.module:Table that can be imported, got '.toy:ToyGrader'"),
+        ("grader.kind=gagar.grading.protocol:GraderTable", "grader.kind: expected a table derived from gagar.grading.protocol"),
         ("grader.kind=3", "grader.kind: expected a name, got 3"),
         ("grader.best_tier=7", "grader.best_tier: expected 1 to 3, got 7"),
         ("grader.deadline_s=0", "grader.deadline_s: expected more than 0"),

@@ -34,7 +34,7 @@ STAGE = make_stage("effect")
 NUM = 24
 
 
-class Attempting(Effect):
+class Answering(Effect):
     """Counts its calls; answers with two linked records."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Attempting(Effect):
         return [Linked(first=make_tokens(delivery.record), then=lambda ref: make_trajectory(delivery, tokens=ref))]
 
 
-class Holding(Attempting):
+class Holding(Answering):
     def __init__(self) -> None:
         super().__init__()
         self.release = asyncio.Event()
@@ -75,7 +75,7 @@ async def check(world: MemoryWorld) -> None:
 async def test_a_failing_log_is_met_by_a_new_producer_and_handlers_that_go_on(call: str) -> None:
     world = MemoryWorld()
     await write(world, requests())
-    handler = Attempting()
+    handler = Answering()
     async with Process(world, STAGE, handler) as process:
         world.log.faults[call] = [UnavailableError(f"{call}: expected to work, got a fault") for _ in range(6)]
         await process.until(lambda: len(handler.calls) == NUM)
@@ -89,12 +89,12 @@ async def test_a_failing_log_is_met_by_a_new_producer_and_handlers_that_go_on(ca
 async def test_records_that_retention_took_away_are_reported_and_the_rest_is_read(caplog: pytest.LogCaptureFixture) -> None:
     world = MemoryWorld()
     await write(world, requests())
-    async with Process(world, STAGE, Attempting()) as process:
+    async with Process(world, STAGE, Answering()) as process:
         await process.until_finished(NUM)
     await write(world, [make_request(f"u-{number:06d}") for number in range(40)])
     for at in [Partition(REQUESTS.name, number) for number in range(4)]:
         world.log.truncate(at, world.log.partitions[at].end - 3)
-    handler = Attempting()
+    handler = Answering()
     async with Process(world, STAGE, handler) as process:
         await process.until_finished(8)
     assert sum(handler.calls.values()) == 8, "two records and a marker are left in each partition"
@@ -107,7 +107,7 @@ async def test_a_topic_that_was_made_anew_stops_the_stage_instead_of_being_read_
     await write(world, requests())
     for number in range(4):
         world.log.group(STAGE.name).offsets[Partition(REQUESTS.name, number)] = Committed(offset=1000)
-    async with Process(world, STAGE, Attempting()) as process:
+    async with Process(world, STAGE, Answering()) as process:
         with pytest.raises(Exception, match="the topic was cut or made anew"):
             await process.ended()
         process.task = asyncio.create_task(asyncio.sleep(0))
@@ -129,7 +129,7 @@ async def test_an_output_that_the_log_refuses_makes_a_dead_letter_of_its_input_a
     world = MemoryWorld()
     await write(world, requests())
     refuse_one(world, monkeypatch)
-    async with Process(world, STAGE, Attempting()) as process:
+    async with Process(world, STAGE, Answering()) as process:
         await process.until_finished(NUM)
     [letter] = await read(world, DEAD_LETTERS)
     assert letter.key == "t-000007"
@@ -139,7 +139,7 @@ async def test_an_output_that_the_log_refuses_makes_a_dead_letter_of_its_input_a
 
 
 async def test_a_bug_in_a_link_makes_a_dead_letter_with_its_traceback() -> None:
-    class Broken(Attempting):
+    class Broken(Answering):
         async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
             return [Linked(first=make_tokens(delivery.record), then=lambda ref: 1 // 0)]  # type: ignore[arg-type, return-value]
 
@@ -156,7 +156,7 @@ async def test_offsets_of_another_program_stop_the_stage() -> None:
     world = MemoryWorld()
     await write(world, requests())
     world.log.group(STAGE.name).offsets[Partition(REQUESTS.name, 0)] = Committed(offset=1, metadata="theirs")
-    async with Process(world, STAGE, Attempting()) as process:
+    async with Process(world, STAGE, Answering()) as process:
         with pytest.raises(Exception, match="another program commits to this group"):
             await process.ended()
         process.task = asyncio.create_task(asyncio.sleep(0))
@@ -188,7 +188,7 @@ async def test_a_producer_that_hangs_is_given_up_after_its_time(monkeypatch: pyt
 
     monkeypatch.setattr(MemoryProducer, "commit", commit)
     limits = msgspec.structs.replace(FAST, transaction_timeout_s=0.5)
-    async with Process(world, STAGE, Attempting(), limits) as process:
+    async with Process(world, STAGE, Answering(), limits) as process:
         await process.until_finished(NUM)
     assert process.runtime.counters.takeovers == 5
     await check(world)
@@ -197,7 +197,7 @@ async def test_a_producer_that_hangs_is_given_up_after_its_time(monkeypatch: pyt
 async def test_outputs_that_wait_for_their_commit_are_bounded_in_bytes_and_a_large_one_passes_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Heavy(Attempting):
+    class Heavy(Answering):
         async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
             self.calls[delivery.key] += 1
             return [make_tokens(delivery.record, num_tokens=100_000)]
@@ -221,7 +221,7 @@ async def test_outputs_that_wait_for_their_commit_are_bounded_in_bytes_and_a_lar
 
 
 async def test_a_handler_cancelled_from_within_is_a_bug_and_not_a_record_that_is_never_finished() -> None:
-    class Cancelled(Attempting):
+    class Cancelled(Answering):
         async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
             self.calls[delivery.key] += 1
             raise asyncio.CancelledError
@@ -239,7 +239,7 @@ async def test_a_handler_cancelled_from_within_is_a_bug_and_not_a_record_that_is
 async def test_a_handler_that_blocks_the_loop_is_named_with_stage_record_and_line_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Blocking(Attempting):
+    class Blocking(Answering):
         async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
             if delivery.key == "t-000007":
                 until = time.monotonic() + 0.4
@@ -270,7 +270,7 @@ async def test_a_plain_output_that_the_log_refuses_is_noticed_too(monkeypatch: p
 
 async def test_a_process_that_lost_its_place_without_knowing_starts_no_producer() -> None:
     world = MemoryWorld()
-    sleeper, handler = Holding(), Attempting()
+    sleeper, handler = Holding(), Answering()
     await write(world, requests())
     async with Process(world, STAGE, sleeper) as old:
         await old.until(lambda: len(sleeper.calls) == NUM)
@@ -294,9 +294,9 @@ async def test_what_has_finished_is_committed_before_the_group_is_divided_anew(m
         await original(self, *args)
 
     monkeypatch.setattr(MemoryProducer, "commit", commit)
-    async with Process(world, STAGE, Attempting()) as one:
+    async with Process(world, STAGE, Answering()) as one:
         await one.until(lambda: sum(len(lane.queue) for lane in one.runtime.lanes.values()) == NUM)
-        async with Process(world, STAGE, Attempting()) as two:
+        async with Process(world, STAGE, Answering()) as two:
             for _ in range(50):
                 await asyncio.sleep(0)
             release.set()

@@ -1,4 +1,4 @@
-"""Needless statements: counted in the syntax tree, nothing is executed.
+"""Dead code: statements that nothing needs, counted in the syntax tree, nothing is executed.
 
 In: text files before and after. Out: how many statements the change brought in that do nothing. Standard library and
 pyflakes only: it runs inside the sandbox, since source that nobody trusts can take a parser down. A file that cannot be
@@ -74,7 +74,7 @@ def _flakes(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _statements(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
-    """Needless statements, outer ones first."""
+    """Dead statements, outer ones first."""
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)

@@ -25,7 +25,7 @@ class Held(NamedTuple):
     outputs: float
 
 
-PATIENCE_S = 1.0
+MAX_WAIT_S = 1.0
 """How long a lane keeps its turn while others do not get rid of what they hold."""
 LEAST = Held(1 << 10, 1 << 10)
 FIRST_GUESS = Held(1 << 20, 1 << 20)
@@ -56,10 +56,10 @@ class Budget:
         return min(self._free()) <= 0
 
     async def portion(self, is_idle: Callable[[], bool]) -> int:
-        """Deliveries that a lane may take, as soon as it may take any; called within `turn`. None after PATIENCE_S, when the
+        """Deliveries that a lane may take, as soon as it may take any; called within `turn`. None after MAX_WAIT_S, when the
         turn must go on, but one for a lane that holds nothing (`is_idle`)."""
-        patience = time.monotonic() + PATIENCE_S
-        while (portion := self._portion(is_idle())) <= 0 and (left_s := patience - time.monotonic()) > 0:
+        deadline = time.monotonic() + MAX_WAIT_S
+        while (portion := self._portion(is_idle())) <= 0 and (left_s := deadline - time.monotonic()) > 0:
             await self.settled(left_s)
         return portion or int(is_idle())
 

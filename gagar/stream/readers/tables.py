@@ -35,16 +35,15 @@ class TableFollower:
         self._stage = stage
         self._transport = transport
         self._topics = {topic.name: topic for topic in topics}
-        self._transport = transport
         self._observe = observe
         self._limits = limits
         self._reader: WatchedReader | None = None
         self._retrying = retrying(f"tables of {stage}", limits)
 
     async def load(self) -> None:
-        """Reads up to the ends that the topics have now."""
+        """Reads up to the ends that the topics have now; after a failure it goes on where it was."""
         if self._topics:
-            reader: WatchedReader = await self._retrying(self._opened)
+            reader: WatchedReader = self._reader if self._reader is not None else await self._retrying(self._opened)
             self._reader = reader
             ends: dict[Partition, int] = await self._retrying(reader.ends)
             while not reader.has_reached(ends):
