@@ -177,7 +177,8 @@ def convert(key: str, raw: dict[str, Any], into: Any) -> Any:
     fields = {field.name: field for field in msgspec.structs.fields(table)}
     for name in values:
         if name not in fields:
-            raise ConfigError(f"{key}.{name}: expected a key of [{key}], got {name}{did_you_mean(name, fields)}")
+            known = [*(["kind"] if issubclass(table, Kind) else []), *fields]
+            raise ConfigError(f"{key}.{name}: expected a key of [{key}], got {name}{did_you_mean(name, known)}")
     for name, field in fields.items():
         if name in values:
             values[name] = _value(f"{key}.{name}", values[name], field.type)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gagar.audit.fold import Audit, AuditTerms
     from gagar.audit.references import Claim, Ranges
     from gagar.audit.result import AuditResult
+    from gagar.stream.kafka.admin import Admin
+    from gagar.stream.kafka.topic_plan import TopicState
     from gagar.stream.readers.scans import Spans
     from gagar.stream.transport import Transport
 
@@ -88,9 +90,7 @@ def _ranges(servers: str, run: Run) -> "Ranges":
     eager = (topics.TRAJECTORY_TOKENS, topics.TRAJECTORIES, topics.POLICY_VERSIONS)
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
     with Admin(servers) as admin:
-        found = admin.describe([run.topic(topic.name) for topic in topics.TOPICS])
-        if len(found) < len(topics.TOPICS):
-            raise ConfigError(f"run.name: expected a run with topics, got {run.run.name!r} without; {name_another(run)}")
+        found = found_topics(run, admin)
         for topic in reversed(upstream_first()):
             name = run.topic(topic.name)
             asked = {name: found[name].num_partitions}
@@ -133,6 +133,16 @@ async def _follow(audit: "Audit", transport: "Transport") -> "list[tuple[Claim, 
         return [pair async for pair in broken_claims(audit.claims(), references, records)]
     finally:
         await references.close()
+
+
+def found_topics(run: Run, admin: "Admin") -> "dict[str, TopicState]":
+    """The topics of a run as they are on the cluster; raises ConfigError if it has none there."""
+    from topology.topics import TOPICS
+
+    found = admin.describe([run.topic(topic.name) for topic in TOPICS])
+    if len(found) < len(TOPICS):
+        raise ConfigError(f"run.name: expected a run with topics, got {run.run.name!r} without; {name_another(run)}")
+    return found
 
 
 def since_time(context: click.Context | None, option: click.Parameter | None, text: str | None) -> float:

@@ -4,6 +4,7 @@ In: a run, the processes of its stages, a view. Out: an exit code. A broker that
 """
 
 import asyncio
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from gagar.config import Run
+from gagar.errors import UnavailableError
 from gagar.processes.shutdown import interruption
+from gagar.processes.storage import Storage
 
 if TYPE_CHECKING:
     from gagar.processes.supervised import ProcessSpec, ProcessState
@@ -36,6 +39,8 @@ def run_pipeline(run: Run, specs: "Sequence[ProcessSpec]", view: View) -> int:
     """Runs a checked run to its end; raises GagarError if it cannot start or go on."""
     from gagar.broker.local import cluster_of
 
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal may be closed before there is anything to stop
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     with cluster_of(run) as servers:
         return asyncio.run(drive(run, specs, view, servers))
 
@@ -48,6 +53,7 @@ async def drive(run: Run, specs: "Sequence[ProcessSpec]", view: View, servers: s
     from gagar.processes.supervisor import Supervisor
 
     interrupted = interruption()
+    storage = Storage(run.dir)
     supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line)
     await supervisor.hold()
     try:
@@ -58,6 +64,9 @@ async def drive(run: Run, specs: "Sequence[ProcessSpec]", view: View, servers: s
             await supervisor.start()
         await view.follow(servers, supervisor, interrupted)
         states = supervisor.states()
+    except UnavailableError:
+        storage.check()  # tells the cause of whatever else is missing
+        raise
     finally:
         with suppress(OSError):
             click.echo("stopping the stages ...", err=True)

@@ -47,8 +47,11 @@ async def make_report(run: Run) -> Summary:
     """Reads, audits and writes; the summary, with the path of the page. Raises UnavailableError, or ConfigError if the cluster
     has no topics of this run."""
     from gagar.broker.address import bootstrap_servers
-    from gagar.cli.audit import run_audit
+    from gagar.cli.audit import found_topics, run_audit
+    from gagar.stream.kafka.admin import Admin
 
+    with Admin(bootstrap_servers(run)) as admin:
+        await asyncio.to_thread(found_topics, run, admin)
     history = await read_history(scan_of(run, bootstrap_servers(run)))
     snapshot = history.snapshot
     if not snapshot.records:

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import os
+import threading
+import time
 from contextlib import suppress
 
 import click
 
 from gagar.cli.run_file import check_run, run_options
-from gagar.cli.saved_run import save_run
+from gagar.cli.saved_run import tell_differences
 from gagar.config import Run
 from gagar.errors import GagarError
 from gagar.processes.logs import LogFormat, configure_logs
@@ -30,11 +32,27 @@ def run(run: Run, stage: str, log_format: LogFormat) -> None:
     resources = check_run(run)
     configure_logs(log_format)
     if VARIABLE not in os.environ and "RANK" not in os.environ:  # started by hand
-        for told in save_run(run):
+        for told in tell_differences(run):
             logger.warning("settings %s", told)
         with suppress(GagarError):  # serving tells it better
             asyncio.run(tell_planned_end(run))
+        if not run.kafka.bootstrap_servers:
+            threading.Thread(target=watch_local_broker, args=(run,), name="local broker watch", daemon=True).start()
     serve(chosen, resources)
+
+
+def watch_local_broker(run: Run, every_s: float = 5.0) -> None:
+    """Says so when the local broker has gone, as it does with the `gagar up` that started it; for ever."""
+    from gagar.broker.address import broker_command, broker_dir, running_state
+
+    was_running = True
+    while True:
+        time.sleep(every_s)
+        is_running = running_state(broker_dir(run)) is not None
+        if was_running and not is_running:
+            start = broker_command("start", broker_dir(run))
+            logger.warning("local broker gone; waiting for it: start it with %s or `gagar up`, or end this with Ctrl-C", start)
+        was_running = is_running
 
 
 async def tell_planned_end(run: Run) -> None:

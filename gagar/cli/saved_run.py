@@ -94,6 +94,18 @@ def save_run(run: Run) -> list[str]:
     return changed
 
 
+def tell_differences(run: Run) -> list[str]:
+    """How a stage that is started by hand differs from the settings of its run. They are saved only if none are: one process of
+    one stage changes nothing for the others."""
+    if not (run.directory / FILE).is_file():
+        return save_run(run)
+    try:
+        saved = saved_run(run)
+    except ConfigError as error:
+        return [str(error)]
+    return [f"{line}; the run keeps what it was" for line in differences(saved, run)] if saved is not None else []
+
+
 def _write(run: Run) -> None:
     import tomlkit
 

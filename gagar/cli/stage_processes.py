@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 
+from gagar.config import nearest
 from gagar.errors import ConfigError
 from gagar.processes.supervised import ProcessSpec
 from gagar.stream.spec import Stage
@@ -16,10 +17,10 @@ def stage_processes(argv_tail: Sequence[str], scale: Mapping[str, int], num_part
     of one than can have work."""
     from topology.stages import STAGES
 
-    known = {stage.name for stage in STAGES}
+    known = [stage.name for stage in STAGES]
     for name in scale:
         if name not in known:
-            raise ConfigError(f"--scale {name}: expected one of {', '.join(sorted(known))}, got {name}")
+            raise ConfigError(f"--scale {name}: expected one of {', '.join(known)}, got {name}{nearest(name, known)}")
     for stage in STAGES:
         _check_scale(stage, scale.get(stage.name, 1), num_partitions)
     return [spec for stage in STAGES for spec in _processes(stage, argv_tail, scale.get(stage.name, 1))]

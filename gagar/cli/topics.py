@@ -30,8 +30,12 @@ def plan(run: Run) -> None:
 @run_options
 def apply(run: Run) -> None:
     """Create the topics that are missing and mend settings; nothing is ever deleted."""
+    from gagar.cli.saved_run import save_run
+
     for change in apply_topology(run):
         click.echo(f"{change.kind:<7} {change.what}")
+    for told in save_run(run):
+        click.echo(f"run {run.run.name}: {told}", err=True)
     click.echo("topics are as the topology says")
 
 

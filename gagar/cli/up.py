@@ -78,7 +78,7 @@ def parse_scales(scales: Sequence[str]) -> dict[str, int]:
     for scale in scales:
         stage, _, number = scale.partition("=")
         if not number.isascii() or not number.isdigit() or not 0 <= int(number) <= 1024:
-            raise ConfigError(f"--scale {scale}: expected stage=n with n from 0 to 1024, e.g. --scale verifier=4")
+            raise ConfigError(f"--scale {scale}: expected stage=n with n from 0 to 1024, e.g. verifier=4, got {scale!r}")
         parsed[stage] = int(number)
     return parsed
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Records:
 
     monkeypatch.setattr("gagar.stream.kafka.client.scan", scan)
     monkeypatch.setattr("gagar.cli.audit.run_audit", audit)
+    monkeypatch.setattr("gagar.stream.kafka.admin.Admin", nullcontext)
+    monkeypatch.setattr("gagar.cli.audit.found_topics", lambda run, admin: {})
     monkeypatch.setattr("gagar.broker.address.bootstrap_servers", lambda run: "broker:1")
     monkeypatch.setattr("gagar.report.page.draw_pictures", lambda snapshot: [])
     return records

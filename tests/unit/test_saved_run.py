@@ -10,7 +10,15 @@ from click.testing import CliRunner, Result
 from gagar.broker import local
 from gagar.cli import saved_run
 from gagar.cli.run_file import check_run, open_run
-from gagar.cli.saved_run import cluster_to_read, differences, name_another, reading_options, run_to_read, save_run
+from gagar.cli.saved_run import (
+    cluster_to_read,
+    differences,
+    name_another,
+    reading_options,
+    run_to_read,
+    save_run,
+    tell_differences,
+)
 from gagar.config import Run, load_run
 from gagar.errors import ConfigError
 from tests.runs import write_run
@@ -177,3 +185,11 @@ def test_no_broker_is_started_where_none_ever_ran(tmp_path: Path) -> None:
     ):
         pass
     assert not (tmp_path / ".gagar").exists()
+
+
+def test_a_stage_that_is_started_by_hand_changes_nothing_of_its_run(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    assert tell_differences(open_run(str(path), ("training.num_steps=4",))) == []  # the first one saves
+    other = open_run(str(path), ("training.num_steps=9",))
+    assert tell_differences(other) == ["training.num_steps: was 4, now 9; the run keeps what it was"]
+    assert tell_differences(open_run(str(path), ("training.num_steps=4",))) == []

@@ -199,7 +199,7 @@ def test_every_stage_is_one_process_unless_scaled() -> None:
 
 
 def test_a_scale_of_an_unknown_stage_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"--scale verifyer: expected one of .*verifier, got verifyer"):
+    with pytest.raises(ConfigError, match=r"--scale verifyer: expected one of .*verifier.*, got verifyer; did you mean"):
         stage_processes((), {"verifyer": 2}, 4)
     assert len(stage_processes((), {}, 4)) == len(STAGES)
 
