@@ -39,9 +39,9 @@ def killed_at_the_end(process: "subprocess.Popen[bytes]") -> Iterator["subproces
 
 def test_a_closed_terminal_asks_and_takes_no_more_output(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-c", WAITS, str(tmp_path / "report")]
-    with subprocess.Popen(
-        command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=ROOT, start_new_session=True
+    command = [sys.executable, "-c", HEARS_HANG_UPS + WAITS, str(tmp_path / "report")]
+    with killed_at_the_end(
+        subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=ROOT, start_new_session=True)
     ) as process:
         os.close(terminal)
         assert os.read(controller, 100) == b"up\r\n"
@@ -54,8 +54,8 @@ def test_a_closed_terminal_asks_and_takes_no_more_output(tmp_path: Path) -> None
 
 def test_a_command_under_nohup_goes_on_after_a_hang_up(tmp_path: Path) -> None:
     command = ["nohup", sys.executable, "-c", WAITS, str(tmp_path / "report")]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT
+    with killed_at_the_end(
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT)
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
