@@ -13,10 +13,11 @@ setup: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/gagar demo
 
-# More workers than cores: tests of processes wait more than they compute.
+# More workers than cores: tests of processes wait more than they compute. Those that judge time run alone, after the others.
 WORKERS ?= 3
 test: $(STAMP)
-	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
+	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder -m "not alone"
+	$(BIN)/pytest -m alone
 
 # What needs no process beside it: the unit tests, and the contract tests in memory.
 quick: $(STAMP)

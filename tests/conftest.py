@@ -48,14 +48,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait come first, so that no worker waits alone in the end; of those the ones that judge time come last, beside
-    units, which leave more of the machine to them."""
-
-    def place(item: pytest.Item) -> int:
-        is_waiting = any(item.get_closest_marker(name) for name in ("broker", "sandbox", "slow"))
-        return (1 if "in_time" in item.name else 0) if is_waiting else 2
-
-    items.sort(key=place)
+    """Tests that wait come first, so that no worker waits alone in the end."""
+    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in ("broker", "sandbox", "slow")))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Which tests one worker keeps together when several run them.
 
-Those of a file, whose fixtures are made once; all that need a sandbox, which is started once; all that judge time (`in_time`),
-so that they do not disturb each other. Tests with a broker go to any worker, and so do those of deaths, which are long.
+Those of a file, whose fixtures are made once; all that need a sandbox, which is started once. Tests with a broker go to any
+worker, and so do those of deaths, which are long.
 """
 
 from typing import Any
@@ -18,9 +18,7 @@ def make_scheduler(config: Any, log: Any) -> Any:
 
 def group_of(nodeid: str) -> str:
     """The name of a test's group. Example: `tests/unit/test_lane.py`."""
-    path, _, name = nodeid.partition("::")
-    if "in_time" in name:
-        return "in_time"
+    path = nodeid.partition("::")[0]
     if path.startswith("tests/sandbox/"):
         return "sandbox"
     is_alone = path.startswith(("tests/broker/", "tests/contract/")) or path.endswith("deaths.py")

@@ -170,6 +170,7 @@ class TestOwnBroker:
             yield tmp_path / "broker"
 
     @pytest.mark.parametrize("condition", ["stopped", "mute"])
+    @pytest.mark.alone
     async def test_sigterm_ends_every_kind_of_stage_in_time_without_an_answer(
         self, directory: Path, tmp_path: Path, condition: str
     ) -> None:

@@ -94,6 +94,7 @@ class TestOwnBroker:
         await write(world, [make_request(f"t-{number:06d}") for number in range(NUM)])
         return world
 
+    @pytest.mark.alone
     async def test_sigterm_ends_a_stage_in_time_when_no_broker_answers(self, directory: Path, tmp_path: Path) -> None:
         from gagar.broker.local import stop_broker
 

@@ -50,6 +50,7 @@ def kill(state: BrokerState, directory: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.alone
 def test_it_starts_in_time_and_once_and_stops(directory: Path) -> None:
     started = time.monotonic()
     state = start_broker(directory)
