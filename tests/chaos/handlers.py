@@ -5,7 +5,7 @@ All that only computes is the product's own (sampler, gatherer, rules grader, ad
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from gagar.records import (
     TrajectoryTokens,
     Verdict,
 )
-from gagar.stream.handlers import Delivery, Effect, Linked, Output, Reduced, Source
+from gagar.stream.handlers import Delivery, Effect, Linked, Output, Reduced, Source, Transform
 from gagar.verification.verdicts import untested
 from producers.sampler import Sampler
 from tests.chaos.expected_outcomes import NUM_EVALUATIONS, ExpectedOutcomes
@@ -129,14 +129,14 @@ class Grader(GradeGroups):
         return await super().handle(delivery)
 
 
-def make_publisher(scene: Scene) -> Callable[[GradedGroup], Sequence[GroupAdvantages]]:
+def make_publisher(scene: Scene) -> Transform:
     """The product's advantages."""
 
     def publish(graded: GradedGroup) -> Sequence[GroupAdvantages]:
         scene.compute(graded.group_id)
         return assign_advantages(graded, AdvantageConfig())
 
-    return publish
+    return Transform(publish)
 
 
 class Asking(Source):

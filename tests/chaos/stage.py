@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gagar.errors import FencedError, UnavailableError
+from gagar.stream.handlers import Effect, Reducer
 from gagar.stream.runtime import StageRuntime
 from tests.chaos.handlers import Asking, Gatherer, Grader, Scene, Verifier, Worker, make_publisher
 from tests.chaos.plan import Plan, stage_of
@@ -22,7 +23,7 @@ from topology.resources import Resources
 EXIT_FENCED = 3
 EXIT_UNAVAILABLE = 4
 
-HANDLERS: dict[str, Callable[[Scene], Any]] = {
+HANDLERS: dict[str, Callable[[Scene], Effect | Reducer[Any]]] = {
     "rollout-worker": Worker,
     "verifier": Verifier,
     "gatherer": Gatherer,
