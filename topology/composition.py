@@ -7,7 +7,7 @@ whoever runs a stage otherwise (tests, replay) makes its handler here.
 import asyncio
 import importlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 from gagar.config import SHARED, Run, convert, did_you_mean, nearest
@@ -44,10 +44,10 @@ def make_handler(stage: Stage, resources: Resources) -> Handler:
     return handler
 
 
-def check_tables(run: Run, stages: Sequence[Stage] = STAGES) -> Resources:
+def check_tables(run: Run) -> Resources:
     """The resources of a run of which every table is known and right; raises ConfigError. Nothing is connected to."""
-    check_table_names(run, stages)
-    for stage in stages:
+    check_table_names(run)
+    for stage in STAGES:
         stage_config(stage, run)
     resources = Resources(run)
     tasks = resources.tasks
@@ -55,9 +55,9 @@ def check_tables(run: Run, stages: Sequence[Stage] = STAGES) -> Resources:
     return resources
 
 
-def check_table_names(run: Run, stages: Sequence[Stage] = STAGES) -> None:
+def check_table_names(run: Run) -> None:
     """Raises ConfigError unless every table is known."""
-    known = [*SHARED, "tasks", *(stage.table for stage in stages)]
+    known = [*SHARED, "tasks", *(stage.table for stage in STAGES)]
     for name in run.tables:
         if name not in known:
             raise ConfigError(f"[{name}]: expected a known table, got {name}{did_you_mean(name, known)}")

@@ -20,21 +20,21 @@ class Config(Table, frozen=True, kw_only=True):
     """Threads of each rank's computations; 0: OMP_NUM_THREADS, or as many as there are cores. More than are idle cost dearly:
     threads that wait for each other spin, and a step on a busy machine takes ten times as long."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of weights and computation; bfloat16 keeps float32 copies and needs zero_stage >= 1."""
+    """Type of weights and computation; bfloat16 keeps float32 copies and needs zero_stage >= 1."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """What ZeRO divides among the ranks: nothing, optimizer state, gradients too, weights too."""
     learning_rate: Annotated[float, Meta(gt=0, le=1)] = 2e-4
-    """After the warm-up."""
+    """Learning rate after the warm-up."""
     warmup_steps: Annotated[int, Meta(ge=0)] = 3
-    """Steps of linear warm-up; constant after it."""
+    """Steps of linear warm-up; after them the learning rate is constant."""
     betas: Annotated[tuple[Beta, Beta], Meta(description="two numbers from 0 up to below 1")] = (0.9, 0.95)
-    """AdamW."""
+    """Betas of AdamW."""
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
-    """AdamW's."""
+    """Weight decay of AdamW."""
     gradient_clip: Annotated[float, Meta(ge=0)] = 1.0
     """Bound of the global gradient norm; 0: none."""
     loss: LossKinds = PpoClip()
-    """`[learner.loss]`."""
+    """Loss that the learner minimises."""
     token_budget: Count = 4096
     """Tokens of a micro-batch, padding included; a longer trajectory has one to itself."""
     prefetch_bytes: Annotated[int, Meta(ge=0)] = 256 << 20
@@ -42,13 +42,13 @@ class Config(Table, frozen=True, kw_only=True):
     checkpoint_every: Count = 10
     """Steps between checkpoints; a restart does at most so many again."""
     keep_checkpoints: Count = 2
-    """Checkpoints that stay, the newest ones."""
+    """Newest checkpoints that are kept."""
     keep_policies: Annotated[int, Meta(ge=2)] = 4
-    """Policy directories that stay."""
+    """Newest policy directories that are kept."""
     max_non_finite: Count = 5
     """Batches in a row without a finite loss and gradient after which the learner gives up."""
     collective_timeout_s: Seconds = 600.0
-    """The longest that ranks wait for each other."""
+    """Seconds that ranks wait for each other at most."""
 
     def __post_init__(self) -> None:
         is_mixed = self.dtype == "float32" or self.zero_stage > 0

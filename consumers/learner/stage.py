@@ -28,26 +28,17 @@ class Learner(Standalone):
         self._settings = settings
 
     def run(self) -> None:
-        if "RANK" in os.environ:
-            self._run_started_rank()
-        elif self._settings.config.num_ranks == 1:
-            self._run_rank()
-        else:
-            from gagar.training.torchrun import launch
+        from gagar.training.torchrun import end_with_parent, launch
 
-            if code := launch([sys.executable, *sys.orig_argv[1:]], self._settings.config.num_ranks):
-                raise SystemExit(code)
+        is_rank = "RANK" in os.environ
+        if is_rank:
+            end_with_parent()
+        if is_rank or self._settings.config.num_ranks == 1:
+            from consumers.learner.rank import run_rank
 
-    def _run_started_rank(self) -> None:
-        from gagar.training.torchrun import end_with_parent
-
-        end_with_parent()
-        self._run_rank()
-
-    def _run_rank(self) -> None:
-        from consumers.learner.rank import run_rank
-
-        run_rank(self._settings)
+            run_rank(self._settings)
+        elif code := launch([sys.executable, *sys.orig_argv[1:]], self._settings.config.num_ranks):
+            raise SystemExit(code)
 
 
 def make(resources: Resources, config: Config) -> Standalone:

@@ -18,22 +18,23 @@ class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 64
     """Deliveries of one partition in work or waiting for their commit."""
     max_input_bytes: int = 10 << 20
-    """Inputs in work, as they came and decoded, of all partitions of a process; but at least one delivery of each."""
+    """Most bytes of inputs in work, encoded and decoded, over all partitions of a process; each may hold one delivery."""
     max_output_bytes: int = 56 << 20
-    """Outputs that wait for their commit, likewise. Less makes small transactions, which cost later stages and the broker."""
+    """Most bytes of outputs that wait for their commit, over all partitions of a process. Less makes transactions small,
+    which costs later stages and the broker."""
     max_units: int = 64
-    """In one transaction."""
+    """Most units in one transaction."""
     max_transaction_bytes: int = 32 << 20
-    """Outputs in one transaction, before the last unit."""
+    """Bytes of outputs in one transaction; the unit that passes this bound is the last one."""
     commit_gap_s: float = 0.007
-    """Between two transactions of a producer; without it the next one meets the end of the last and waits 20 ms."""
+    """Seconds between two transactions of a producer; without them the next one meets the end of the last and waits 20 ms."""
     transaction_timeout_s: float = 30.0
-    """Then its outcome is unknown."""
+    """Seconds after which the outcome of a transaction counts as unknown."""
     backoff_s: float = 0.2
-    """First wait after a failure; doubles."""
+    """Seconds before the first retry after a failure; doubled for each further one."""
     max_backoff_s: float = 15.0
     bug_retries: int = 2
-    """Of a handler that raised what is neither a bad record nor an outage, before the dead letter."""
+    """Retries of a handler that raised neither BadRecordError nor UnavailableError, before the record is a dead letter."""
     breaker_threshold: int = 5
     """Outages in a row that open the breaker."""
     max_dead_run: int = 32
@@ -42,9 +43,9 @@ class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Share of dead letters among the last `dead_share_of` units that stops the stage."""
     dead_share_of: int = 256
     revoke_s: float = 2.0
-    """For committing what is finished before the group is divided anew."""
+    """Seconds for committing what is finished before the consumer group is divided anew."""
     drain_s: float = 4.0
-    """For handlers to finish at a shutdown; then their work is abandoned."""
+    """Seconds for handlers to finish at a shutdown; then their work is abandoned."""
     close_s: float = 2.5
     """For connections at a shutdown, and again for the handler's own; with `drain_s` and the transport's end it stays below
     the exit by force."""
