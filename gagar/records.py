@@ -1,7 +1,8 @@
 """Every record that travels on a topic, and the functions that put it into bytes.
 
 Map-encoded MessagePack with a tag `<name>/<version>`. A record evolves only by adding a defaulted field; golden bytes of each
-released version guard that. Unknown fields are ignored, unknown tags are bad records. Times are Unix seconds.
+released version guard that. Unknown fields are ignored, unknown tags are bad records. Times are Unix seconds. What a backlog
+holds by the ten thousand is kept out of garbage collection (`gc=False`): it is frozen, so it cannot be part of a cycle.
 """
 
 from typing import Literal, TypeVar
@@ -24,7 +25,7 @@ sampled token with an advantage), non_finite (loss or gradient of its batch was 
 tokens are gone or wrong). Any stage's: dead_letter."""
 
 
-class LogRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class LogRef(msgspec.Struct, frozen=True, kw_only=True, order=True, gc=False):
     """Where a record lies. Example: `trajectory-tokens[3]@118`."""
 
     topic: str
@@ -70,7 +71,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """What the model was given, or what it sampled without special tokens."""
 
 
-class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the trajectory, the verdict and the advantage of one attempt have in common; written by the rollout worker."""
 
     request: LogRef
@@ -136,7 +137,7 @@ class TrajectoryTokens(msgspec.Struct, frozen=True, kw_only=True, tag="trajector
     """i4 [T]: version that sampled the token; -1 where loss_mask is 0."""
 
 
-class PatchMeasures(msgspec.Struct, frozen=True, kw_only=True):
+class PatchMeasures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Facts of a patch by which the `rules` grader orders, and reports count."""
 
     num_added_lines: int = 0
@@ -156,7 +157,7 @@ class PatchMeasures(msgspec.Struct, frozen=True, kw_only=True):
         return self.num_files_out_of_scope == 0 and self.num_dead_statements == 0
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict/1"):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict/1", gc=False):
     """What the tests said of one attempt. Written by the verifier, read by the gatherer."""
 
     group_id: str
