@@ -12,15 +12,16 @@ LACKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 PROBE_BYTES = 1 << 20
 
 
-def lack_of(error: BaseException | None, where: Path | None = None) -> str:
+def lack_of(error: BaseException | None, where: Path | None = None, *, trusts_text: bool = True) -> str:
     """What an error, or one that it came from, says the machine lacks; empty if that is nothing.
 
-    Libraries that are not written in Python raise errors of their own, which only quote the system's words.
+    Libraries that are not written in Python raise errors of their own, which only quote the system's words. `trusts_text`: so
+    their text counts too; not where unknown code may have written it.
     """
     while error is not None:
         for number in LACKS:
             words = os.strerror(number)
-            if (isinstance(error, OSError) and error.errno == number) or words in str(error):
+            if (isinstance(error, OSError) and error.errno == number) or (trusts_text and words in str(error)):
                 name = where or (isinstance(error, OSError) and error.filename) or "disk"
                 return f"{name}: expected to take data, got {words[:1].lower()}{words[1:]}"
         error = error.__cause__ or error.__context__

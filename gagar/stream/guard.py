@@ -5,7 +5,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gagar.errors import BadRecordError, UnavailableError
+from gagar.errors import BadRecordError, MachineError, UnavailableError
+from gagar.processes.storage import lack_of
 
 
 class HandlerBugError(Exception):
@@ -14,11 +15,11 @@ class HandlerBugError(Exception):
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Around a stage's own code: BadRecordError and UnavailableError pass, anything else becomes a HandlerBugError; so does a
-    cancellation that nobody asked this task for."""
+    """Around a stage's own code: BadRecordError, UnavailableError and MachineError pass, a full disk becomes a MachineError,
+    which ends the stage, anything else a HandlerBugError; so does a cancellation that nobody asked this task for."""
     try:
         yield
-    except (BadRecordError, UnavailableError):
+    except (BadRecordError, UnavailableError, MachineError):
         raise
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
@@ -26,4 +27,6 @@ def guarded() -> Iterator[None]:
             raise
         raise HandlerBugError(traceback.format_exc()) from error
     except Exception as error:
+        if lack := lack_of(error, trusts_text=False):
+            raise MachineError(f"{lack}; make room and start the stage again") from error
         raise HandlerBugError(traceback.format_exc()) from error

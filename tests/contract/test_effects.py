@@ -1,13 +1,15 @@
 """Transforms and effects: every input once, in any order, through stops, poison and rebalances."""
 
 import asyncio
+import errno
+import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from gagar.errors import BadRecordError, GagarError, UnavailableError
+from gagar.errors import BadRecordError, GagarError, MachineError, UnavailableError
 from gagar.records import DeadLetter, Outcome, RolloutRequest, Trajectory, encode
 from gagar.stream.handlers import Delivery, Effect, Linked, Output, References, Transform
 from gagar.stream.readers.references import LogReferences
@@ -168,6 +170,25 @@ async def test_outages_are_retried_bugs_twice_and_bad_records_never(world: World
     assert errors.keys() == {bug, bad}
     assert "Traceback" in errors[bug]
     assert "ValueError: try 2" in errors[bug]
+
+
+async def test_a_full_disk_under_a_handler_ends_the_stage_and_no_record_is_a_dead_letter(world: World) -> None:
+    worker = Worker()
+    told, full = (request.group_id for request in requests(2))
+    words = os.strerror(errno.ENOSPC)  # a program in the sandbox may print them
+    worker.failures = {told: [ValueError(words)] * 3, full: [OSError(errno.ENOSPC, words, "scratch")] * 3}
+    await write(world, requests(2))
+    async with Process(world, make_stage("effect"), worker) as process:
+        with pytest.raises(MachineError, match="scratch: expected to take data, got no space left on device; make room"):
+            await process.ended()
+        process.stopping.set()
+        process.task = asyncio.create_task(asyncio.sleep(0))
+    assert worker.calls[full] == 1
+    assert full not in {delivery.key for delivery in await read(world, DEAD_LETTERS)}
+    async with Process(world, make_stage("effect"), worker) as process:  # with room: the record is delivered again
+        worker.failures = {}
+        await process.until(lambda: worker.calls[full] == 2)
+    assert full in await groups_of(world, TRAJECTORIES)
 
 
 async def test_an_oversized_output_is_a_dead_letter_and_harms_no_other(world: World) -> None:
