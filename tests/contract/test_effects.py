@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from gagar.errors import BadRecordError, GagarError, MachineError, UnavailableError
@@ -18,6 +19,7 @@ from gagar.stream.transport import Partition, Send
 from tests.builders import make_request
 from tests.contract.world import (
     DEAD_LETTERS,
+    FAST,
     OUTCOMES,
     REQUESTS,
     TOKENS,
@@ -234,6 +236,27 @@ async def test_a_rebalance_moves_partitions_and_disturbs_no_handler_that_stays(w
     assert 0 < one.runtime.counters.abandoned < 60
     assert len(second.calls) == one.runtime.counters.abandoned
     assert await groups_of(world, TRAJECTORIES) == everything
+
+
+async def test_nothing_begins_on_a_partition_that_was_lost_with_a_full_window(world: World) -> None:
+    class Counting(Worker):
+        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+            begun.append(delivery.ref.partition)
+            return await super().handle(delivery)
+
+    begun: list[int] = []
+    limits = msgspec.structs.replace(FAST, window=4)
+    everything = [request.group_id for request in requests(80)]
+    await write(world, requests(80))
+    worker = Counting(held=everything)
+    async with Process(world, make_stage("effect"), worker, limits) as one:
+        await one.until(lambda: len(begun) == 16)
+        async with Process(world, make_stage("effect"), Worker(held=everything), limits):
+            await one.until(lambda: len(one.runtime.lanes) == 2)
+            await asyncio.sleep(0.2)
+            assert Counter(begun) == dict.fromkeys(range(4), 4)
+            assert one.runtime.counters.abandoned == 8
+        worker.release.set()
 
 
 async def test_a_lane_whose_producer_was_fenced_recovers_and_keeps_its_handlers(world: World) -> None:

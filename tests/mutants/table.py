@@ -190,6 +190,13 @@ MUTANTS = (
         "test_a_rebalance_moves_partitions_and_disturbs_no_handler_that_stays",
     ),
     Mutant(
+        "nothing begins on a partition that was lost",
+        "Lane.abandon",
+        "self.stop_reading()",
+        "pass",
+        "test_nothing_begins_on_a_partition_that_was_lost_with_a_full_window",
+    ),
+    Mutant(
         "handlers outlive the loss of their producer",
         "Lane._keep_work",
         "self._work.keeps_deliveries",
