@@ -108,8 +108,10 @@ class Lane:
         await self.queue.wait_empty()
 
     def abandon(self) -> int:
-        """Throws all unfinished work away, finished units without a commit included; the answer is the number of inputs. Nothing
-        begins any more: the room that this makes would be filled before the lane is cancelled."""
+        """Throws all unfinished work away, finished units without a commit included; the answer is the number of inputs.
+
+        Nothing begins any more: the room that this makes would be filled before the lane is cancelled.
+        """
         self.stop_reading()
         num_abandoned = self._work.abandon(lambda spot: True) + len(list(self.queue.spots()))
         self._context.counters.abandoned += num_abandoned
