@@ -92,10 +92,34 @@ def test_a_signal_is_passed_on_and_a_stop_in_good_order_is_no_failure(tmp_path: 
 def test_ranks_that_do_not_stop_are_killed_in_time(tmp_path: Path) -> None:
     threading.Thread(target=stop_when_up, args=(tmp_path, 1, signal.SIGTERM)).start()
     deaf = "lambda *_: (directory / 'told').write_text('x')"
-    assert launch(command(tmp_path, UP.format(name="SIGTERM", handler=deaf) + "; time.sleep(600)"), 1) == 0
+    assert launch(command(tmp_path, UP.format(name="SIGTERM", handler=deaf) + "; time.sleep(600)"), 1) == 1
     pid, *_ = (tmp_path / "0").read_text().split()
     assert identity(int(pid)) is None
     assert time.time() - (tmp_path / "told").stat().st_mtime < GRACE_S + SLACK_S
+
+
+FAILS = "lambda *_: os._exit(int(rank) and 6 + int(rank))"
+
+
+def test_a_rank_that_fails_while_it_stops_is_named_and_its_code_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    threading.Thread(target=stop_when_up, args=(tmp_path, 3, signal.SIGTERM)).start()
+    assert launch(command(tmp_path, UP.format(name="SIGTERM", handler=FAILS)), 3) == 7
+    told = [record.getMessage() for record in caplog.records if record.name == "gagar.training.torchrun"]
+    assert told == [f"learner rank failed while it stopped rank={rank} code={6 + rank}" for rank in (1, 2)]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_ranks_that_are_stopped_before_they_have_begun_have_not_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """One ends by the signal, the other as a command does that is interrupted."""
+    number = getattr(signal, name)
+    threading.Thread(target=stop_when_up, args=(tmp_path, 2, number)).start()
+    begins = f"signal.SIG_DFL if rank == '0' else lambda *_: os._exit({128 + number})"
+    assert launch(command(tmp_path, UP.format(name=name, handler=begins)), 2) == 0
+    assert not [record for record in caplog.records if record.name == "gagar.training.torchrun"]
 
 
 def stop_when_up(directory: Path, num_ranks: int, number: signal.Signals) -> None:
