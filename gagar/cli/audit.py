@@ -14,19 +14,25 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from gagar.audit.findings import Finding
+from gagar.audit.fold import Audit, AuditTerms
+from gagar.audit.references import Claim, Ranges, broken_claims
+from gagar.audit.result import AuditResult
+from gagar.audit.view import as_lines, as_object
+from gagar.broker.address import bootstrap_servers
 from gagar.cli.saved_run import name_another, reading_options
 from gagar.config import Run
 from gagar.errors import ConfigError
+from gagar.stream.kafka.topic_plan import TopicState
+from gagar.stream.readers.references import LogReferences
+from gagar.stream.readers.scans import Spans, scan_transport
+from gagar.stream.transport import Partition, Transport
+from topology import topics
+from topology.composition import stage_config
+from topology.stages import GATHERER, upstream_first
 
 if TYPE_CHECKING:
-    from gagar.audit.findings import Finding
-    from gagar.audit.fold import Audit, AuditTerms
-    from gagar.audit.references import Claim, Ranges
-    from gagar.audit.result import AuditResult
     from gagar.stream.kafka.admin import Admin
-    from gagar.stream.kafka.topic_plan import TopicState
-    from gagar.stream.readers.scans import Spans
-    from gagar.stream.transport import Transport
 
 CLOCK_SKEW_S = 60.0
 """The most by which the sampler's clock, which dates requests, may be ahead of the broker's, which dates records."""
@@ -34,15 +40,10 @@ UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 AGO = re.compile(r"([0-9]{1,9})([smhd])")
 
 
-async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool = False) -> "AuditResult":
+async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool = False) -> AuditResult:
     """Audits the topics of a run as they are now, or the groups requested since a time (Unix seconds); raises UnavailableError
     if the cluster does not answer, ConfigError if it has no topics of the run."""
-    from gagar.audit.fold import Audit
-    from gagar.broker.address import bootstrap_servers
     from gagar.stream.kafka.client import KafkaTransport
-    from gagar.stream.readers.scans import scan_transport
-    from topology import topics
-    from topology.stages import upstream_first
 
     servers = bootstrap_servers(run)
     ranges = await asyncio.to_thread(_ranges, servers, run)
@@ -67,16 +68,12 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     return audit.result(is_in_flight_allowed=is_in_flight_allowed)
 
 
-def _terms(run: Run, since: float) -> "AuditTerms":
-    from gagar.audit.fold import AuditTerms
-    from topology.composition import stage_config
-    from topology.stages import GATHERER
-
+def _terms(run: Run, since: float) -> AuditTerms:
     grace_s = stage_config(GATHERER, run).grace_s
     return AuditTerms(max_staleness=run.training.max_staleness, grace_s=grace_s, since=since)
 
 
-def _ranges(servers: str, run: Run) -> "Ranges":
+def _ranges(servers: str, run: Run) -> Ranges:
     """First and end offset of every partition, by the topic's name without the run's prefix: a consistent cut, since the ends
     are asked for one topic after the other, downstream first.
 
@@ -84,8 +81,6 @@ def _ranges(servers: str, run: Run) -> "Ranges":
     everything written: references are checked against that, and a policy version is waited for.
     """
     from gagar.stream.kafka.admin import Admin
-    from topology import topics
-    from topology.stages import upstream_first
 
     eager = (topics.TRAJECTORY_TOKENS, topics.TRAJECTORIES, topics.POLICY_VERSIONS)
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
@@ -99,11 +94,9 @@ def _ranges(servers: str, run: Run) -> "Ranges":
     return ranges
 
 
-def _spans(servers: str, run: Run, ranges: "Ranges", since: float) -> "Spans":
+def _spans(servers: str, run: Run, ranges: Ranges, since: float) -> Spans:
     """What to read of each partition: all of it, or what may belong to groups requested since then, and all policy versions."""
     from gagar.stream.kafka.admin import Admin
-    from gagar.stream.transport import Partition
-    from topology import topics
 
     spans = {Partition(*at): span for at, span in ranges.items()}
     if not since:
@@ -120,12 +113,8 @@ def _spans(servers: str, run: Run, ranges: "Ranges", since: float) -> "Spans":
     return spans
 
 
-async def _follow(audit: "Audit", transport: "Transport") -> "list[tuple[Claim, Finding]]":
+async def _follow(audit: Audit, transport: Transport) -> list[tuple[Claim, Finding]]:
     """Reads what a sample of the references points to; the answer is those that do not hold."""
-    from gagar.audit.references import broken_claims
-    from gagar.stream.readers.references import LogReferences
-    from topology import topics
-
     followed = (topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS)
     references = LogReferences(transport, followed)
     try:
@@ -135,12 +124,10 @@ async def _follow(audit: "Audit", transport: "Transport") -> "list[tuple[Claim, 
         await references.close()
 
 
-def found_topics(run: Run, admin: "Admin") -> "dict[str, TopicState]":
+def found_topics(run: Run, admin: "Admin") -> dict[str, TopicState]:
     """The topics of a run as they are on the cluster; raises ConfigError if it has none there."""
-    from topology.topics import TOPICS
-
-    found = admin.describe([run.topic(topic.name) for topic in TOPICS])
-    if len(found) < len(TOPICS):
+    found = admin.describe([run.topic(topic.name) for topic in topics.TOPICS])
+    if len(found) < len(topics.TOPICS):
         raise ConfigError(f"run.name: expected a run with topics, got {run.run.name!r} without; {name_another(run)}")
     return found
 
@@ -181,8 +168,6 @@ def audit(run: Run, since: float, is_json: bool, allow_in_flight: bool) -> None:
     and that policy versions and lineages are whole. Exits with 0 only when all of it holds. The run is the one that started
     last, unless --run or --set run.name=NAME names another.
     """
-    from gagar.audit.view import as_lines, as_object
-
     result = asyncio.run(run_audit(run, since=since, is_in_flight_allowed=allow_in_flight))
     if is_json:
         click.echo(msgspec.json.encode(as_object(result)).decode())

@@ -12,20 +12,25 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from rich.console import Console
 
-from gagar.cli.report import History, read_history, scan_of, topics_read, write_run_report
+from gagar.broker.address import broker_dir, running_state
+from gagar.cli.audit import run_audit
+from gagar.cli.pipeline import run_pipeline
+from gagar.cli.report import History, audit_text, read_history, scan_of, topics_read, write_run_report
 from gagar.cli.run_file import DEFAULT_RUN, check_dir, check_run, open_run
+from gagar.cli.stage_processes import stage_processes
 from gagar.config import Run
 from gagar.processes.log_tail import last_words
 from gagar.processes.shutdown import EXIT_INTERRUPTED
+from gagar.processes.supervised import ProcessState
+from gagar.processes.supervisor import Supervisor
+from gagar.report.display import display_on
 from gagar.report.summary import Summary, summarize, summary_rows
 from gagar.report.watch import Ending, Plan, Watch, resident_bytes
+from topology.stages import STAGES
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from gagar.processes.supervised import ProcessState
-    from gagar.processes.supervisor import Supervisor
     from gagar.stream.kafka.admin import Admin
 
 EXIT_STALLED = 1
@@ -35,11 +40,6 @@ SUPERVISION = ("gagar.processes", "gagar.broker")
 
 def run_demo(overrides: tuple[str, ...]) -> int:
     """The whole demo; raises GagarError if it cannot start or go on."""
-    from rich.console import Console
-
-    from gagar.cli.pipeline import run_pipeline
-    from gagar.cli.stage_processes import stage_processes
-
     run = open_run(DEFAULT_RUN, overrides)
     check_run(run)
     check_dir(run)
@@ -52,8 +52,6 @@ def run_demo(overrides: tuple[str, ...]) -> int:
 
 def memory_of(run: Run) -> int:
     """Resident bytes of all processes of the run on this machine."""
-    from gagar.broker.address import broker_dir, running_state
-
     state = None if run.kafka.bootstrap_servers else running_state(broker_dir(run))
     return resident_bytes(state.pid if state else None)
 
@@ -102,9 +100,7 @@ class DemoView:
 
     on_line = None
 
-    def __init__(self, run: Run, console: "Console") -> None:
-        from topology.stages import STAGES
-
+    def __init__(self, run: Run, console: Console) -> None:
         self._run = run
         self._console = console
         self._directory = run.directory
@@ -124,9 +120,8 @@ class DemoView:
         with suppress(OSError):
             click.echo(text, err=True)
 
-    async def follow(self, servers: str, supervisor: "Supervisor", interrupted: asyncio.Event) -> None:
+    async def follow(self, servers: str, supervisor: Supervisor, interrupted: asyncio.Event) -> None:
         """Draws the moment until the run has ended, is interrupted, or nothing moves any more."""
-        from gagar.report.display import display_on
         from gagar.stream.kafka.admin import Admin
 
         deliveries = scan_of(self._run, servers, follow=True)(topics_read(with_transcripts=True))
@@ -134,17 +129,12 @@ class DemoView:
             self._ending = await self._watch.until_end(supervisor, deliveries, display, interrupted)
 
     def _lags(self) -> dict[str, int]:
-        from topology.stages import STAGES
-
         assert self._admin is not None
         name = self._run.run.name
         return {stage.name: sum(self._admin.lags(name, stage).values()) for stage in STAGES if stage.inputs}
 
-    async def conclude(self, servers: str, states: "Sequence[ProcessState]") -> int:
+    async def conclude(self, servers: str, states: Sequence[ProcessState]) -> int:
         """Audit, report, table, last line."""
-        from gagar.cli.audit import run_audit
-        from gagar.cli.report import audit_text
-
         self._explain(states)
         history = await read_history(scan_of(self._run, servers))
         audit = await run_audit(self._run, is_in_flight_allowed=self._ending != "planned")
@@ -159,7 +149,7 @@ class DemoView:
         self._print(summary, history)
         return exit_code(self._ending, self._watch.code, is_clean=audit.is_clean)
 
-    def _explain(self, states: "Sequence[ProcessState]") -> None:
+    def _explain(self, states: Sequence[ProcessState]) -> None:
         """Why there is no planned end, on stderr."""
         name, logs = self._run.run.name, self._directory / "logs"
         if self._ending == "failed":

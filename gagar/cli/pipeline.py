@@ -7,51 +7,46 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import click
 
+from gagar.broker.local import cluster_of
+from gagar.broker.watch import cluster_watch
+from gagar.cli.saved_run import save_run
+from gagar.cli.topics import apply_topology
 from gagar.config import Run
 from gagar.errors import UnavailableError
 from gagar.processes.shutdown import interruption
 from gagar.processes.storage import Storage
-
-if TYPE_CHECKING:
-    from gagar.processes.supervised import ProcessSpec, ProcessState
-    from gagar.processes.supervisor import OnLine, Supervisor
+from gagar.processes.supervised import ProcessSpec, ProcessState
+from gagar.processes.supervisor import OnLine, Supervisor
 
 
 class View(Protocol):
     """What shows a pipeline at work, and what comes after it."""
 
     @property
-    def on_line(self) -> "OnLine | None":
+    def on_line(self) -> OnLine | None:
         """Called with each line of the stages' logs."""
 
-    async def follow(self, servers: str, supervisor: "Supervisor", interrupted: asyncio.Event) -> None:
+    async def follow(self, servers: str, supervisor: Supervisor, interrupted: asyncio.Event) -> None:
         """Shows the run until it has ended or is interrupted."""
 
-    async def conclude(self, servers: str, states: "Sequence[ProcessState]") -> int:
+    async def conclude(self, servers: str, states: Sequence[ProcessState]) -> int:
         """After the stages have stopped, with the broker still there: what is to be done and told; the exit code."""
 
 
-def run_pipeline(run: Run, specs: "Sequence[ProcessSpec]", view: View) -> int:
+def run_pipeline(run: Run, specs: Sequence[ProcessSpec], view: View) -> int:
     """Runs a checked run to its end; raises GagarError if it cannot start or go on."""
-    from gagar.broker.local import cluster_of
-
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal may be closed before there is anything to stop
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     with cluster_of(run) as servers:
         return asyncio.run(drive(run, specs, view, servers))
 
 
-async def drive(run: Run, specs: "Sequence[ProcessSpec]", view: View, servers: str) -> int:
+async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, servers: str) -> int:
     """The same over a cluster that answers. A run that is in use is refused before anything of it is touched."""
-    from gagar.broker.watch import cluster_watch
-    from gagar.cli.saved_run import save_run
-    from gagar.cli.topics import apply_topology
-    from gagar.processes.supervisor import Supervisor
-
     interrupted = interruption()
     storage = Storage(run.dir)
     supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line)

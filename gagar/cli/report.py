@@ -14,15 +14,19 @@ from typing import Any, cast
 import click
 import msgspec
 
+from gagar.broker.address import bootstrap_servers
+from gagar.cli.audit import found_topics, run_audit
 from gagar.cli.saved_run import name_another, reading_options
 from gagar.config import SHARED, Run
 from gagar.errors import ConfigError
 from gagar.records import LogRef, Trajectory, Verdict
 from gagar.report.examples import Examples, ShownAttempt
+from gagar.report.page import ReportData, write_report
 from gagar.report.progress import Progress, Snapshot
 from gagar.report.summary import Summary, summarize
 from gagar.stream.handlers import Delivery
 from gagar.stream.spec import Topic
+from topology import topics
 
 MAX_FINDINGS = 10
 """Findings that a summary tells in words."""
@@ -46,8 +50,6 @@ def report(run: Run, is_json: bool) -> None:
 async def make_report(run: Run) -> Summary:
     """Reads, audits and writes; the summary, with the path of the page. Raises UnavailableError, or ConfigError if the cluster
     has no topics of this run."""
-    from gagar.broker.address import bootstrap_servers
-    from gagar.cli.audit import found_topics, run_audit
     from gagar.stream.kafka.admin import Admin
 
     with Admin(bootstrap_servers(run)) as admin:
@@ -77,8 +79,6 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_history(scan: Scan) -> History:
     """Reads everything but tokens once, then the transcripts of the chosen examples."""
-    from topology import topics
-
     progress, examples = Progress(), Examples()
     async with aclosing(scan(topics_read(with_transcripts=False))) as deliveries:
         async for delivery in deliveries:
@@ -99,8 +99,6 @@ async def read_history(scan: Scan) -> History:
 
 def topics_read(*, with_transcripts: bool) -> list[Topic]:
     """The topics that progress is made of."""
-    from topology import topics
-
     left_out = {topics.TRAJECTORY_TOKENS.name} | (set() if with_transcripts else {topics.TRAJECTORIES.name})
     return [topic for topic in topics.TOPICS if topic.name not in left_out]
 
@@ -109,13 +107,11 @@ def scan_of(run: Run, servers: str, *, follow: bool = False) -> Scan:
     """Reads the topics of `run`, to their present end or, with `follow`, on and on."""
     from gagar.stream.kafka.client import scan
 
-    return lambda topics: cast(AsyncGenerator[Delivery[Any], None], scan(servers, run.run.name, topics, follow=follow))
+    return lambda read: cast(AsyncGenerator[Delivery[Any], None], scan(servers, run.run.name, read, follow=follow))
 
 
 def write_run_report(run: Run, history: History, summary: Summary) -> Path:
     """Writes the report of a run into its directory; returns the page's path."""
-    from gagar.report.page import ReportData, write_report
-
     tables = {name: msgspec.to_builtins(getattr(run, name)) for name in SHARED} | run.tables
     made_at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     data = ReportData(summary=summary, snapshot=history.snapshot, examples=history.examples, tables=tables, made_at=made_at)

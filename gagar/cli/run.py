@@ -9,13 +9,16 @@ from contextlib import suppress
 
 import click
 
+from gagar.broker.address import bootstrap_servers, broker_command, broker_dir, running_state
 from gagar.cli.run_file import check_run, run_options
 from gagar.cli.saved_run import tell_differences
 from gagar.config import Run
 from gagar.errors import GagarError
 from gagar.processes.logs import LogFormat, configure_logs
 from gagar.processes.orphan_cleanup import VARIABLE
+from gagar.report.progress import Progress
 from topology.composition import find_stage, serve
+from topology.topics import POLICY_VERSIONS
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +46,6 @@ def run(run: Run, stage: str, log_format: LogFormat) -> None:
 
 def watch_local_broker(run: Run, every_s: float = 5.0) -> None:
     """Says so when the local broker has gone, as it does with the `gagar up` that started it; for ever."""
-    from gagar.broker.address import broker_command, broker_dir, running_state
-
     was_running = True
     while True:
         time.sleep(every_s)
@@ -57,10 +58,7 @@ def watch_local_broker(run: Run, every_s: float = 5.0) -> None:
 
 async def tell_planned_end(run: Run) -> None:
     """Says so if the run has made all its steps: a stage that is started then waits for records that may never come."""
-    from gagar.broker.address import bootstrap_servers
-    from gagar.report.progress import Progress
     from gagar.stream.kafka.client import scan
-    from topology.topics import POLICY_VERSIONS
 
     progress = Progress()
     async for delivery in scan(bootstrap_servers(run), run.run.name, [POLICY_VERSIONS]):

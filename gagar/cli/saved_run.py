@@ -14,12 +14,17 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+import tomlkit
 from click.core import ParameterSource
 from msgspec.structs import replace
 
+from gagar.broker.address import broker_dir
 from gagar.cli.run_file import open_run, run_option_pair
 from gagar.config import SHARED, Run, convert, load_run
 from gagar.errors import ConfigError
+from gagar.tasks.kinds import TasksTable
+from topology.composition import check_table_names, stage_config
+from topology.stages import STAGES
 
 T = TypeVar("T")
 
@@ -46,8 +51,6 @@ def reading_options(command: Callable[..., T]) -> Callable[..., T]:
 def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool) -> Run:
     """The run as it was started last, or as it is given if nothing is saved of it; tells on stderr which one it is and how it
     differs from what is given. Raises ConfigError."""
-    from topology.composition import check_table_names
-
     given = open_run(run_path, overrides)
     is_named = is_file_given or any(override.partition("=")[0].strip() == "run.name" for override in overrides)
     if not is_named and (names := run_names(given.dir)):
@@ -70,7 +73,6 @@ def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool)
 def cluster_to_read(run: Run) -> Iterator[None]:
     """The cluster of a run: a local broker that is not running is started, and stopped again. Raises UnavailableError, or
     ConfigError if no local broker ever ran there."""
-    from gagar.broker.address import broker_dir
     from gagar.broker.local import cluster_of
 
     if not run.kafka.bootstrap_servers and not (broker_dir(run) / "data").is_dir():
@@ -107,8 +109,6 @@ def tell_differences(run: Run) -> list[str]:
 
 
 def _write(run: Run) -> None:
-    import tomlkit
-
     path = run.directory / FILE
     part = path.with_name(f"{FILE}.{os.getpid()}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,10 +159,6 @@ def differences(before: Run, now: Run) -> list[str]:
 def _settings(run: Run) -> Iterator[tuple[str, Any]]:
     """Every setting by its key, those that were left out too; where the cluster and the files of the run are is none. Raises
     ConfigError if a table is wrong."""
-    from gagar.tasks.kinds import TasksTable
-    from topology.composition import check_table_names, stage_config
-    from topology.stages import STAGES
-
     check_table_names(run)
     tables: dict[str, Any] = {name: getattr(run, name) for name in SHARED}
     tables["tasks"] = convert("tasks", run.tables.get("tasks", {}), TasksTable)

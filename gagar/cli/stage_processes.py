@@ -7,6 +7,7 @@ from gagar.config import nearest
 from gagar.errors import ConfigError
 from gagar.processes.supervised import ProcessSpec
 from gagar.stream.spec import Stage
+from topology.stages import STAGES
 
 SINGLE = ("source", "learner")
 """Kinds of which one process does all the work, and ends when it is done."""
@@ -15,8 +16,6 @@ SINGLE = ("source", "learner")
 def stage_processes(argv_tail: Sequence[str], scale: Mapping[str, int], num_partitions: int) -> list[ProcessSpec]:
     """Every stage of the topology as processes that run `gagar run`. Raises ConfigError for an unknown stage, or more processes
     of one than can have work."""
-    from topology.stages import STAGES
-
     known = [stage.name for stage in STAGES]
     for name in scale:
         if name not in known:

@@ -1,14 +1,15 @@
 """`gagar topics`: the cluster's topics against the topology, and the topology as a drawing."""
 
-from typing import TYPE_CHECKING
-
 import click
 
+from gagar.broker.address import bootstrap_servers
 from gagar.cli.run_file import run_options
+from gagar.cli.saved_run import save_run
 from gagar.config import Run
-
-if TYPE_CHECKING:
-    from gagar.stream.kafka.topic_plan import TopicChange
+from gagar.stream.kafka.topic_plan import TopicChange
+from topology.graph import check_topology, readme_block
+from topology.stages import STAGES
+from topology.topics import TOPICS
 
 
 @click.group()
@@ -30,8 +31,6 @@ def plan(run: Run) -> None:
 @run_options
 def apply(run: Run) -> None:
     """Create the topics that are missing and mend settings; nothing is ever deleted."""
-    from gagar.cli.saved_run import save_run
-
     for change in apply_topology(run):
         click.echo(f"{change.kind:<7} {change.what}")
     for told in save_run(run):
@@ -53,20 +52,14 @@ def check(context: click.Context, run: Run) -> None:
 @topics.command()
 def graph() -> None:
     """Print the pipeline as a mermaid drawing, as the README holds it."""
-    from topology.graph import check_topology, readme_block
-
     check_topology()
     click.echo(readme_block())
 
 
-def apply_topology(run: Run) -> "list[TopicChange]":
+def apply_topology(run: Run) -> list[TopicChange]:
     """Brings the cluster to the topology; what was done. Raises UnavailableError or ConfigError."""
-    from gagar.broker.address import bootstrap_servers
     from gagar.stream.kafka.admin import Admin
     from gagar.stream.kafka.initial_offsets import commit_initial_offsets
-    from topology.graph import check_topology
-    from topology.stages import STAGES
-    from topology.topics import TOPICS
 
     check_topology()
     with Admin(bootstrap_servers(run)) as admin:
@@ -75,10 +68,8 @@ def apply_topology(run: Run) -> "list[TopicChange]":
     return changes
 
 
-def _differences(run: Run) -> "list[TopicChange]":
-    from gagar.broker.address import bootstrap_servers
+def _differences(run: Run) -> list[TopicChange]:
     from gagar.stream.kafka.admin import Admin
-    from topology.topics import TOPICS
 
     with Admin(bootstrap_servers(run)) as admin:
         return admin.plan(run, TOPICS)

@@ -6,18 +6,17 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+from gagar.cli.pipeline import run_pipeline
 from gagar.cli.run_file import check_dir, check_run, run_arguments, run_options
+from gagar.cli.stage_processes import stage_processes
 from gagar.config import Run
 from gagar.errors import ConfigError
 from gagar.processes.shutdown import EXIT_INTERRUPTED
-
-if TYPE_CHECKING:
-    from gagar.processes.supervised import ProcessState
-    from gagar.processes.supervisor import Supervisor
+from gagar.processes.supervised import ProcessState
+from gagar.processes.supervisor import Supervisor
 
 COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
 
@@ -31,9 +30,6 @@ def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> int:
 
     A stage with --scale STAGE=0 is left to others: to `gagar run STAGE`, here or on another machine. Without it no run ends.
     """
-    from gagar.cli.pipeline import run_pipeline
-    from gagar.cli.stage_processes import stage_processes
-
     check_run(run)
     check_dir(run)
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
@@ -54,7 +50,7 @@ class LogView:
         self._code = EXIT_INTERRUPTED
         self.on_line = Printer().line
 
-    async def follow(self, servers: str, supervisor: "Supervisor", interrupted: asyncio.Event) -> None:
+    async def follow(self, servers: str, supervisor: Supervisor, interrupted: asyncio.Event) -> None:
         """Until the run has ended or is interrupted."""
         click.echo(f"run {self._run.run.name}: logs in {self._run.directory / 'logs'}; end it with Ctrl-C", err=True)
         for command in self._elsewhere:
@@ -67,7 +63,7 @@ class LogView:
         for task in (ended, told_to_end):
             task.cancel()
 
-    async def conclude(self, servers: str, states: "Sequence[ProcessState]") -> int:
+    async def conclude(self, servers: str, states: Sequence[ProcessState]) -> int:
         """The stages' word."""
         return self._code
 

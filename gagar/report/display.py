@@ -6,14 +6,12 @@ In: `Screen`s. Out: stdout. Nothing is kept.
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
 
 from gagar.report.terminal import Screen, plain_line, render
 from gagar.report.watch import Display
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.live import Live
 
 REFRESH_S = 0.5
 """Between two pictures on a terminal."""
@@ -22,13 +20,11 @@ LINE_S = 5.0
 
 
 @contextmanager
-def display_on(console: "Console") -> Iterator[Display]:
+def display_on(console: Console) -> Iterator[Display]:
     """The display that fits what stdout is."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield LineDisplay(console)
         return
-    from rich.live import Live
-
     # Lines for stderr go above the picture, if that is where they would be seen.
     is_shared = sys.stderr.isatty()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop", redirect_stderr=is_shared) as live:
@@ -40,7 +36,7 @@ class LineDisplay:
 
     interval_s = LINE_S
 
-    def __init__(self, console: "Console") -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
 
     def show(self, screen: Screen) -> None:
@@ -53,7 +49,7 @@ class LiveDisplay:
 
     interval_s = REFRESH_S
 
-    def __init__(self, live: "Live", is_unicode: bool) -> None:
+    def __init__(self, live: Live, is_unicode: bool) -> None:
         self._live = live
         self._is_unicode = is_unicode
 

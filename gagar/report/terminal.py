@@ -6,17 +6,14 @@ the record counts of the last seconds, for rates. Nothing here reads a topic or 
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from gagar.groups.rounds import Round, ratio
 from gagar.report.progress import Snapshot, recent
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
 
 RECENT_ATTEMPTS = 256
 """Attempts behind the pass rate that is shown."""
@@ -126,16 +123,12 @@ def plain_line(screen: Screen) -> str:
     return f"{clock(screen.elapsed_s):>5} {screen.phase} " + " ".join(f"{k}={v}" for k, v in fields.items()) + trouble
 
 
-def render(screen: Screen, is_unicode: bool = True) -> "RenderableType":
+def render(screen: Screen, is_unicode: bool = True) -> RenderableType:
     """The moment as a screen for a terminal."""
-    from rich.console import Group
-
     return Group(_header(screen, is_unicode), _stages(screen.stages), *_facts(screen, is_unicode))
 
 
-def _header(screen: Screen, is_unicode: bool) -> "Text":
-    from rich.text import Text
-
+def _header(screen: Screen, is_unicode: bool) -> Text:
     width = 20
     done = min(max(screen.snapshot.step, 0) / screen.num_steps, 1.0)
     full, empty = ("\u2501", "\u2500") if is_unicode else ("=", "-")
@@ -152,9 +145,7 @@ def _header(screen: Screen, is_unicode: bool) -> "Text":
     )
 
 
-def _stages(rows: list[StageRow]) -> "Table":
-    from rich.table import Table
-
+def _stages(rows: list[StageRow]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 1), header_style="dim")
     table.add_column("stage", min_width=20, no_wrap=True)
     for heading in ("up", "restarts", "lag", "out/s"):
@@ -170,7 +161,7 @@ def _stages(rows: list[StageRow]) -> "Table":
     return table
 
 
-def _facts(screen: Screen, is_unicode: bool) -> "list[Text]":
+def _facts(screen: Screen, is_unicode: bool) -> list[Text]:
     """The lines below the table, each with its label."""
     snapshot = screen.snapshot
     sums = recent(snapshot.attempts, RECENT_ATTEMPTS)
@@ -198,16 +189,12 @@ def _facts(screen: Screen, is_unicode: bool) -> "list[Text]":
     ]
 
 
-def _line(label: str, text: str, tail: str = "", style: str = "") -> "Text":
-    from rich.text import Text
-
+def _line(label: str, text: str, tail: str = "", style: str = "") -> Text:
     return Text.assemble((f" {label:<{LABEL_WIDTH}}", "dim"), text, (tail, style), no_wrap=True, overflow="crop")
 
 
-def _trouble(text: str) -> "Text":
+def _trouble(text: str) -> Text:
     """In full over a few lines: its end tells the most."""
-    from rich.text import Text
-
     return Text.assemble((f" {'trouble':<{LABEL_WIDTH}}", "dim"), (text[-MAX_TROUBLE:], "red"), overflow="fold")
 
 

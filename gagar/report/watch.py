@@ -11,17 +11,15 @@ import time
 from asyncio import Task
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from gagar.errors import GagarError
 from gagar.report.progress import Progress, Snapshot
+from gagar.report.terminal import Rates, Screen, StageRow
 from gagar.stream.handlers import Delivery
 from gagar.stream.spec import Stage
-
-if TYPE_CHECKING:
-    from gagar.report.terminal import Screen, StageRow
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +59,7 @@ class Display(Protocol):
 
     interval_s: float
 
-    def show(self, screen: "Screen") -> None: ...
+    def show(self, screen: Screen) -> None: ...
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +77,6 @@ class Watch:
     def __init__(
         self, plan: Plan, lags: Lags, memory: Callable[[], int], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        from gagar.report.terminal import Rates
-
         self.progress = Progress()
         self.peak_memory_bytes = 0
         self.code = 0
@@ -158,10 +154,8 @@ class Watch:
                 logger.warning("lags unknown error=%s", error)
             await asyncio.sleep(MEASURE_S)
 
-    def screen(self, states: Sequence[ProcessFacts]) -> "Screen":
+    def screen(self, states: Sequence[ProcessFacts]) -> Screen:
         """The moment."""
-        from gagar.report.terminal import Screen
-
         snapshot = self.progress.snapshot()
         self._rates.update(self._clock(), snapshot.records)
         return Screen(
@@ -175,9 +169,7 @@ class Watch:
             trouble=self.trouble,
         )
 
-    def _row(self, stage: Stage, states: Sequence[ProcessFacts]) -> "StageRow":
-        from gagar.report.terminal import StageRow
-
+    def _row(self, stage: Stage, states: Sequence[ProcessFacts]) -> StageRow:
         own = [state for state in states if stage_name(state.name) == stage.name]
         return StageRow(
             name=stage.name,

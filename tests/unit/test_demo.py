@@ -138,11 +138,11 @@ def make_screen(run_name: str = "try") -> Screen:
 def supervisor(monkeypatch: pytest.MonkeyPatch) -> type[FakeSupervisor]:
     """The demo among fakes of everything outside this process."""
     fresh = type("Fresh", (FakeSupervisor,), {"made": []})
-    monkeypatch.setattr("gagar.processes.supervisor.Supervisor", fresh)
-    monkeypatch.setattr("gagar.cli.topics.apply_topology", lambda run: [])
+    monkeypatch.setattr("gagar.cli.pipeline.Supervisor", fresh)
+    monkeypatch.setattr("gagar.cli.pipeline.apply_topology", lambda run: [])
     monkeypatch.setattr("gagar.stream.kafka.admin.Admin", FakeAdmin)
     monkeypatch.setattr("gagar.stream.kafka.client.scan", fake_scan)
-    monkeypatch.setattr("gagar.cli.audit.run_audit", fake_audit)
+    monkeypatch.setattr("gagar.cli.demo_run.run_audit", fake_audit)
     monkeypatch.setattr("gagar.report.page.draw_pictures", lambda snapshot: [])
     monkeypatch.setattr(demo_run, "memory_of", lambda run: 5)
     return fresh
@@ -233,7 +233,7 @@ async def test_what_was_started_is_stopped_when_the_start_fails(supervisor: type
 async def test_a_run_in_use_is_refused_before_anything_is_applied_or_said(
     supervisor: type[FakeSupervisor], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gagar.cli.topics.apply_topology", lambda run: pytest.fail("applied"))
+    monkeypatch.setattr("gagar.cli.pipeline.apply_topology", lambda run: pytest.fail("applied"))
     supervisor.is_in_use = True
     for view in (DemoView(make_run(tmp_path), Console(file=io.StringIO())), LogView(make_run(tmp_path), [])):
         with pytest.raises(UnavailableError, match="in use by another gagar"):

@@ -41,10 +41,10 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Records:
         return fold.result(is_in_flight_allowed=True)
 
     monkeypatch.setattr("gagar.stream.kafka.client.scan", scan)
-    monkeypatch.setattr("gagar.cli.audit.run_audit", audit)
+    monkeypatch.setattr("gagar.cli.report.run_audit", audit)
     monkeypatch.setattr("gagar.stream.kafka.admin.Admin", nullcontext)
-    monkeypatch.setattr("gagar.cli.audit.found_topics", lambda run, admin: {})
-    monkeypatch.setattr("gagar.broker.address.bootstrap_servers", lambda run: "broker:1")
+    monkeypatch.setattr("gagar.cli.report.found_topics", lambda run, admin: {})
+    monkeypatch.setattr("gagar.cli.report.bootstrap_servers", lambda run: "broker:1")
     monkeypatch.setattr("gagar.report.page.draw_pictures", lambda snapshot: [])
     return records
 

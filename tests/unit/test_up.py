@@ -41,7 +41,7 @@ async def test_a_stage_that_is_left_to_others_is_said_with_the_whole_command(
         seen.append(view)
         return 0
 
-    monkeypatch.setattr("gagar.cli.pipeline.run_pipeline", note)
+    monkeypatch.setattr("gagar.cli.up.run_pipeline", note)
     run_file = write_run(tmp_path)
     arguments = ["--run", str(run_file), "--set", "run.seed=3", "--scale", "verifier=0", "--scale", "grader=2"]
     assert CliRunner().invoke(up, arguments, standalone_mode=False).return_value == 0
