@@ -4,7 +4,7 @@ In: a snapshot. Out: `Picture`s in memory, drawn by matplotlib without a display
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 MOVING_ATTEMPTS = 256
 """Attempts in the window of a moving average."""
-
-
 DPI = 144
 """Of the pictures: sharp at twice the size that a page shows."""
 
@@ -27,19 +25,14 @@ DPI = 144
 class Palette(msgspec.Struct, frozen=True, kw_only=True):
     """Colours of one dress; the series are told apart by lightness too."""
 
-    name: str
     background: str
     text: str
     grid: str
     series: tuple[str, str, str, str]
 
 
-LIGHT = Palette(
-    name="light", background="#ffffff", text="#1f2733", grid="#dfe4ea", series=("#1769aa", "#c2410c", "#15803d", "#7c3aed")
-)
-DARK = Palette(
-    name="dark", background="#161b22", text="#d7dee7", grid="#30363d", series=("#58a6ff", "#f0883e", "#56d364", "#bc8cff")
-)
+LIGHT = Palette(background="#ffffff", text="#1f2733", grid="#dfe4ea", series=("#1769aa", "#c2410c", "#15803d", "#7c3aed"))
+DARK = Palette(background="#161b22", text="#d7dee7", grid="#30363d", series=("#58a6ff", "#f0883e", "#56d364", "#bc8cff"))
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +46,8 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Points = list[tuple[float, float]]
-Draw = Callable[["Figure", Snapshot, Palette], bool]
-"""Draws on an empty figure; false if there is nothing to draw."""
+Draw = Callable[["Figure", Snapshot, Palette], None]
+"""Draws on an empty figure; nothing if there are no data."""
 
 
 def draw_pictures(snapshot: Snapshot) -> list[Picture]:
@@ -70,14 +63,16 @@ def draw_pictures(snapshot: Snapshot) -> list[Picture]:
 def _png(draw: Draw, snapshot: Snapshot, palette: Palette) -> bytes:
     """The picture's bytes; empty if there was nothing to draw."""
     import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_style(palette)):
         figure = Figure(figsize=(7.2, 3.7), dpi=DPI, layout="constrained")
-        FigureCanvasAgg(figure)
-        if not draw(figure, snapshot, palette):
+        draw(figure, snapshot, palette)
+        if not any(axes.has_data() for axes in figure.axes):
             return b""
+        for axes in figure.axes:
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend()
         target = io.BytesIO()
         figure.savefig(target, format="png")
         return target.getvalue()
@@ -105,18 +100,28 @@ def _style(palette: Palette) -> dict[str, Any]:
     }
 
 
+def _axes(figure: "Figure", ylabel: str, xlabel: str = "policy version (optimizer steps)") -> "Axes":
+    """The only axes of a curve over steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes = figure.subplots()
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    return axes
+
+
 def _line(axes: "Axes", points: Points, label: str, colour: str, **style: Any) -> None:
     if points:
         xs, ys = zip(*points, strict=True)
         axes.plot(xs, ys, label=label, color=colour, **style)
 
 
-def _share_axes(figure: "Figure", ylabel: str) -> "Axes":
-    axes = figure.subplots()
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_ylabel(ylabel)
-    axes.set_xlabel("policy version (optimizer steps)")
-    return axes
+def _error_bars(axes: "Axes", rounds: Iterable[tuple[int, float | None, float]], label: str, colour: str, **style: Any) -> None:
+    """Step, share and standard error of each round that has a share."""
+    known = [entry for entry in rounds if entry[1] is not None]
+    if known:
+        steps, shares, errors = zip(*known, strict=True)
+        axes.errorbar(steps, shares, yerr=errors, label=label, color=colour, capsize=4, markersize=7, **style)
 
 
 def _sampled(snapshot: Snapshot) -> list[AttemptSums]:
@@ -129,105 +134,79 @@ def _over_versions(sums: list[AttemptSums], part: str, whole: str) -> Points:
     return [(x, y) for x, y in shares if y is not None]
 
 
-def _draw_pass_rate(figure: "Figure", snapshot: Snapshot, palette: Palette) -> bool:
+def _training(axes: "Axes", snapshot: Snapshot, part: str, colour: str) -> None:
+    """What a valid training attempt has of `part`: of each version, and the moving average."""
     sums = _sampled(snapshot)
-    rounds = [(r.step, r.pass_rate, r.pass_error) for r in snapshot.rounds if r.pass_rate is not None]
-    axes = _share_axes(figure, "pass rate")
-    raw = _over_versions(sums, "num_passed", "num_valid")
-    _line(axes, raw, "training, each version", palette.series[0], alpha=0.35, linewidth=1, marker=".", markersize=4)
-    average = _over_versions(moving(sums, MOVING_ATTEMPTS), "num_passed", "num_valid")
-    _line(axes, average, f"training, last {MOVING_ATTEMPTS} attempts", palette.series[0])
-    if rounds:
-        steps, rates, errors = zip(*rounds, strict=True)
-        style: dict[str, Any] = {"fmt": "o--", "color": palette.series[1], "capsize": 4, "linewidth": 1.6, "markersize": 7}
-        axes.errorbar(steps, rates, yerr=errors, label="held-out tasks (+- standard error)", **style)
-    return _finish(axes, bool(sums or rounds))
+    raw, average = (_over_versions(s, part, "num_valid") for s in (sums, moving(sums, MOVING_ATTEMPTS)))
+    _line(axes, raw, "training, each version", colour, alpha=0.35, linewidth=1, marker=".", markersize=4)
+    _line(axes, average, f"training, last {MOVING_ATTEMPTS} attempts", colour)
 
 
-def _draw_quality(figure: "Figure", snapshot: Snapshot, palette: Palette) -> bool:
+def _draw_pass_rate(figure: "Figure", snapshot: Snapshot, palette: Palette) -> None:
+    axes = _axes(figure, "pass rate")
+    axes.set_ylim(-0.02, 1.02)
+    _training(axes, snapshot, "num_passed", palette.series[0])
+    rounds = ((r.step, r.pass_rate, r.pass_error) for r in snapshot.rounds)
+    _error_bars(axes, rounds, "held-out tasks (+- standard error)", palette.series[1], fmt="o--", linewidth=1.6)
+
+
+def _draw_quality(figure: "Figure", snapshot: Snapshot, palette: Palette) -> None:
     sums = moving([s for s in _sampled(snapshot) if s.num_passed], MOVING_ATTEMPTS)
-    rounds = [(r.step, r.quality, r.quality_error) for r in snapshot.rounds if r.quality is not None]
-    axes = _share_axes(figure, "share of passing attempts")
+    axes = _axes(figure, "share of passing attempts")
+    axes.set_ylim(-0.02, 1.02)
     _line(axes, _over_versions(sums, "num_clean", "num_passed"), "clean", palette.series[2])
     _line(axes, _over_versions(sums, "num_with_dead_code", "num_passed"), "dead code", palette.series[1], linestyle="--")
     _line(axes, _over_versions(sums, "num_out_of_scope", "num_passed"), "out of scope", palette.series[3], linestyle=":")
-    if rounds:
-        steps, shares, errors = zip(*rounds, strict=True)
-        style: dict[str, Any] = {"fmt": "o", "color": palette.series[2], "capsize": 4, "markersize": 7}
-        axes.errorbar(steps, shares, yerr=errors, label="clean, held-out tasks", **style)
-    return _finish(axes, bool(sums or rounds))
+    rounds = ((r.step, r.quality, r.quality_error) for r in snapshot.rounds)
+    _error_bars(axes, rounds, "clean, held-out tasks", palette.series[2], fmt="o")
 
 
-def _draw_lengths(figure: "Figure", snapshot: Snapshot, palette: Palette) -> bool:
-    sums = _sampled(snapshot)
-    axes = figure.subplots()
-    axes.set_xlabel("policy version (optimizer steps)")
-    axes.set_ylabel("sampled tokens per attempt")
-    raw = _over_versions(sums, "num_sampled_tokens", "num_valid")
-    _line(axes, raw, "training, each version", palette.series[0], alpha=0.35, linewidth=1, marker=".", markersize=4)
-    average = _over_versions(moving(sums, MOVING_ATTEMPTS), "num_sampled_tokens", "num_valid")
-    _line(axes, average, f"training, last {MOVING_ATTEMPTS} attempts", palette.series[0])
+def _draw_lengths(figure: "Figure", snapshot: Snapshot, palette: Palette) -> None:
+    axes = _axes(figure, "sampled tokens per attempt")
+    _training(axes, snapshot, "num_sampled_tokens", palette.series[0])
     rounds: Points = [(r.step, r.num_sampled_tokens / r.num_valid) for r in snapshot.rounds if r.num_valid]
     _line(axes, rounds, "held-out tasks", palette.series[1], marker="o", linestyle="--", linewidth=1.6)
     axes.set_ylim(bottom=0)
-    return _finish(axes, bool(sums or rounds))
 
 
-def _draw_staleness(figure: "Figure", snapshot: Snapshot, palette: Palette) -> bool:
+def _draw_staleness(figure: "Figure", snapshot: Snapshot, palette: Palette) -> None:
     steps = [s for s in snapshot.steps if s.num_groups]
-    axes = figure.subplots()
-    axes.set_xlabel("optimizer step")
-    axes.set_ylabel("staleness (steps)")
-    if steps:
-        oldest: Points = [(s.step, s.staleness_max) for s in steps]
-        _line(axes, oldest, "oldest group", palette.series[1], drawstyle="steps-mid", linewidth=1, alpha=0.8)
-        _line(axes, [(s.step, s.staleness_sum / s.num_groups) for s in steps], "mean over groups", palette.series[3])
+    axes = _axes(figure, "staleness (steps)", "optimizer step")
+    oldest: Points = [(s.step, s.staleness_max) for s in steps]
+    _line(axes, oldest, "oldest group", palette.series[1], drawstyle="steps-mid", linewidth=1, alpha=0.8)
+    _line(axes, [(s.step, s.staleness_sum / s.num_groups) for s in steps], "mean over groups", palette.series[3])
     axes.set_ylim(0, max((s.staleness_max for s in steps), default=1) + 0.6)
-    return _finish(axes, bool(steps))
 
 
-def _draw_learner(figure: "Figure", snapshot: Snapshot, palette: Palette) -> bool:
+def _draw_learner(figure: "Figure", snapshot: Snapshot, palette: Palette) -> None:
     names = (("loss", "loss"), ("grad_norm", "gradient norm"), ("clip_fraction", "clipped share"))
-    known: list[tuple[str, Points]] = []
-    for key, label in names:
-        points = [(float(s.step), s.metrics[key]) for s in snapshot.steps if key in s.metrics]
-        known += [(label, points)] if points else []
+    lines = ((label, [(float(s.step), s.metrics[key]) for s in snapshot.steps if key in s.metrics]) for key, label in names)
+    known = [(label, points) for label, points in lines if points]
     if not known:
-        return False
+        return
     rows = figure.subplots(len(known), sharex=True, squeeze=False)[:, 0]
     for axes, (label, points), colour in zip(rows, known, palette.series, strict=False):
-        _line(axes, points, label, colour, linewidth=1.6)
+        _line(axes, points, "", colour, linewidth=1.6)
         axes.set_ylabel(label)
     rows[-1].set_xlabel("optimizer step")
     figure.align_ylabels()
-    return True
 
 
-def _draw_outcomes(figure: "Figure", snapshot: Snapshot, palette: Palette) -> bool:
+def _draw_outcomes(figure: "Figure", snapshot: Snapshot, palette: Palette) -> None:
     counts = [("trained", snapshot.num_trained), ("evaluated", snapshot.num_evaluated)]
     counts += [(f"dropped: {reason.replace('_', ' ')}", count) for reason, count in snapshot.dropped.items()]
-    counts += [("in flight", snapshot.num_in_flight)] if snapshot.num_in_flight > 0 else []
-    shown = [(label, count) for label, count in counts if count]
-    axes = figure.subplots()
+    counts.append(("in flight", snapshot.num_in_flight))
+    shown = [(label, count) for label, count in counts if count > 0]
     if not shown:
-        return False
+        return
     labels, values = zip(*reversed(shown), strict=True)
     colours = {"trained": palette.series[0], "evaluated": palette.series[2], "in flight": palette.series[3]}
+    axes = figure.subplots()
     bars = axes.barh(labels, values, color=[colours.get(label, palette.series[1]) for label in labels], height=0.62)
     axes.bar_label(bars, padding=4)
     axes.margins(x=0.1)
     axes.set_xlabel("groups")
     axes.grid(visible=False, axis="y")
-    return True
-
-
-def _finish(axes: "Axes", has_data: bool) -> bool:
-    if has_data:
-        from matplotlib.ticker import MaxNLocator
-
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-        axes.legend(loc="best")
-    return has_data
 
 
 CURVES: tuple[tuple[str, str, str, Draw], ...] = (

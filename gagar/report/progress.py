@@ -8,6 +8,7 @@ A restarted learner goes back to a checkpoint under a new run id. Steps that its
 groups, trained on or dropped then, count as in flight again until the surviving run ends them.
 """
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -57,7 +58,7 @@ class Step(msgspec.Struct, kw_only=True):
     step: int
     num_groups: int = 0
     """Trained on."""
-    dropped: dict[str, int] = {}
+    dropped: Counter[str] = msgspec.field(default_factory=Counter)
     """Groups that the learner dropped while it made the step, by reason."""
     staleness_sum: int = 0
     staleness_max: int = 0
@@ -67,7 +68,7 @@ class Step(msgspec.Struct, kw_only=True):
 
     def add(self, outcome: Outcome) -> None:
         if outcome.kind == "dropped":
-            _count(self.dropped, outcome.reason)
+            self.dropped[outcome.reason] += 1
             return
         self.num_groups += 1
         self.staleness_sum += max(outcome.staleness, 0)
@@ -134,10 +135,10 @@ class Progress:
         self._rounds: dict[int, Round] = {}
         self._steps: dict[str, dict[int, Step]] = {}
         """By learner run, by step."""
-        self._dropped: dict[str, int] = {}
+        self._dropped: Counter[str] = Counter()
         self._lineage = Lineage()
         self._run_ids: set[str] = set()
-        self._records: dict[str, int] = {}
+        self._records: Counter[str] = Counter()
         self._num_requested = 0
         self._num_dead_letters = 0
         self._first_at = 0.0
@@ -146,7 +147,7 @@ class Progress:
     def apply(self, delivery: Delivery[Any]) -> None:
         """Takes one delivery in; records that say nothing about progress are counted only."""
         topic, record = delivery.ref.topic, delivery.record
-        _count(self._records, topic)
+        self._records[topic] += 1
         self._first_at = min(self._first_at or delivery.at, delivery.at)
         self._last_at = max(self._last_at, delivery.at)
         if isinstance(record, RolloutRequest):
@@ -163,7 +164,7 @@ class Progress:
     @property
     def num_records(self) -> int:
         """Deliveries taken in, of all topics."""
-        return sum(self._records.values())
+        return self._records.total()
 
     def _apply_verdict(self, verdict: Verdict) -> None:
         if verdict.purpose == "training":
@@ -176,7 +177,7 @@ class Progress:
         elif outcome.run_id:
             self._step(outcome.run_id, outcome.step).add(outcome)
         else:
-            _count(self._dropped, outcome.reason)
+            self._dropped[outcome.reason] += 1
 
     def _apply_version(self, version: PolicyVersion, at: float) -> None:
         self._lineage.observe(version)
@@ -195,16 +196,13 @@ class Progress:
                 if self._lineage.survives(run_id, number):
                     surviving.append(step)
                 elif run_id in self._run_ids:
-                    num_superseded += step.num_groups + sum(step.dropped.values())
+                    num_superseded += step.num_groups + step.dropped.total()
         return surviving, num_superseded
 
     def snapshot(self) -> Snapshot:
         """The state now; later deliveries do not change it."""
         steps, num_superseded = self._surviving()
-        dropped = dict(self._dropped)
-        for step in steps:
-            for reason, count in step.dropped.items():
-                _count(dropped, reason, count)
+        dropped = sum((step.dropped for step in steps), self._dropped)
         newest = self._lineage.newest
         return Snapshot(
             num_requested=self._num_requested,
@@ -227,25 +225,17 @@ class Progress:
 
 
 def _merged(steps: list[Step]) -> list[Step]:
-    """Sorted copies, one for each number: a new run publishes the step that it resumed from once more."""
+    """Sorted sums, one for each number: a new run publishes the step that it resumed from once more."""
     merged: dict[int, Step] = {}
     for step in sorted(steps, key=lambda s: s.step):
-        known = merged.get(step.step)
-        if known is None:
-            merged[step.step] = msgspec.structs.replace(step, dropped=dict(step.dropped))
-            continue
+        known = merged.setdefault(step.step, Step(step=step.step))
         known.num_groups += step.num_groups
-        for reason, count in step.dropped.items():
-            _count(known.dropped, reason, count)
+        known.dropped += step.dropped
         known.staleness_sum += step.staleness_sum
         known.staleness_max = max(known.staleness_max, step.staleness_max)
         known.metrics = step.metrics or known.metrics
         known.at = max(known.at, step.at)
     return list(merged.values())
-
-
-def _count(counts: dict[str, int], name: str, by: int = 1) -> None:
-    counts[name] = counts.get(name, 0) + by
 
 
 def recent(attempts: list[AttemptSums], num_attempts: int) -> AttemptSums:

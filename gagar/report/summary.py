@@ -39,24 +39,25 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summarize(snapshot: Snapshot, run_name: str, audit: str, seconds: float = 0.0) -> Summary:
     """The summary of a run, finished or not."""
-    first = snapshot.rounds[0] if snapshot.rounds else None
-    last = snapshot.rounds[-1] if len(snapshot.rounds) > 1 else None
+    none = Round(step=0)
+    first, *others = snapshot.rounds or [none]
+    last = others[-1] if others else none
     return Summary(
         steps=max(snapshot.step, 0),
         groups_requested=snapshot.num_requested,
         groups_trained=snapshot.num_trained,
         groups_evaluated=snapshot.num_evaluated,
         groups_dropped=snapshot.dropped,
-        pass_rate_first=_rounded(first.pass_rate if first else None),
-        pass_rate_last=_rounded(last.pass_rate if last else None),
-        quality_first=_rounded(first.quality if first else None),
-        quality_last=_rounded(last.quality if last else None),
+        pass_rate_first=_rounded(first.pass_rate),
+        pass_rate_last=_rounded(last.pass_rate),
+        quality_first=_rounded(first.quality),
+        quality_last=_rounded(last.quality),
         policy_version=snapshot.version,
         audit=audit,
         run=run_name,
         seconds=round(seconds, 1),
-        attempts_first=first.num_valid if first else 0,
-        attempts_last=last.num_valid if last else 0,
+        attempts_first=first.num_valid,
+        attempts_last=last.num_valid,
     )
 
 

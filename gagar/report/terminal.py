@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from rich.console import Group, RenderableType
+from rich.console import Group, OverflowMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -179,27 +179,22 @@ def _facts(screen: Screen, is_unicode: bool) -> list[Text]:
         _line("dropped", (", ".join(f"{n} {r}" for r, n in snapshot.dropped.items()) or "none") + letters),
         _line("pass", f"{share(ratio(sums.num_passed, sums.num_valid))} of {sums.num_valid}  ", bars, "cyan"),
         _line(
-            "quality", _quality(share(ratio(sums.num_clean, sums.num_passed)), sums.num_with_dead_code, sums.num_out_of_scope)
+            "quality",
+            f"{share(ratio(sums.num_clean, sums.num_passed))} of passing are clean; "
+            f"{sums.num_with_dead_code} dead code, {sums.num_out_of_scope} out of scope",
         ),
         _line("held-out", _rounds(snapshot.rounds)),
         _line("tokens", f"{number(ratio(sums.num_sampled_tokens, sums.num_valid))} sampled per attempt"),
         _line("learner", _learner(snapshot)),
         _line("logs", screen.log_dir, style="dim"),
-        *([_trouble(screen.trouble)] if screen.trouble else []),
+        # In full over a few lines: its end tells the most.
+        *([_line("trouble", "", screen.trouble[-MAX_TROUBLE:], "red", is_folded=True)] if screen.trouble else []),
     ]
 
 
-def _line(label: str, text: str, tail: str = "", style: str = "") -> Text:
-    return Text.assemble((f" {label:<{LABEL_WIDTH}}", "dim"), text, (tail, style), no_wrap=True, overflow="crop")
-
-
-def _trouble(text: str) -> Text:
-    """In full over a few lines: its end tells the most."""
-    return Text.assemble((f" {'trouble':<{LABEL_WIDTH}}", "dim"), (text[-MAX_TROUBLE:], "red"), overflow="fold")
-
-
-def _quality(clean: str, num_with_dead_code: int, num_out_of_scope: int) -> str:
-    return f"{clean} of passing are clean; {num_with_dead_code} dead code, {num_out_of_scope} out of scope"
+def _line(label: str, text: str, tail: str = "", style: str = "", *, is_folded: bool = False) -> Text:
+    overflow: OverflowMethod = "fold" if is_folded else "crop"
+    return Text.assemble((f" {label:<{LABEL_WIDTH}}", "dim"), text, (tail, style), no_wrap=not is_folded, overflow=overflow)
 
 
 def _rounds(rounds: list[Round]) -> str:
