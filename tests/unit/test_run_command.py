@@ -1,0 +1,127 @@
+"""`gagar run STAGE`, started by hand: what is said when the local broker goes, and who is told."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from gagar.broker.address import STATE_FILE, BrokerState, broker_dir
+from gagar.cli import run as run_module
+from gagar.cli.run import watch_local_broker
+from gagar.config import Run
+from gagar.errors import UnavailableError
+from gagar.processes.identity import identity
+from gagar.processes.orphan_cleanup import VARIABLE
+from tests.runs import make_run, write_run
+
+FEW_SECONDS = 5.0
+
+
+@contextmanager
+def broker_process(directory: Path) -> Iterator[None]:
+    """A process that `broker.json` names as the local broker, for the length of a `with`."""
+    with subprocess.Popen([sys.executable, "-I", "-c", "import time; time.sleep(600)"]) as process:
+        born = identity(process.pid)
+        assert born is not None
+        state = BrokerState(address="127.0.0.1:1", controller_address="127.0.0.1:2", pid=process.pid, identity=born)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / STATE_FILE).write_bytes(msgspec.json.encode(state))
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+class Looks:
+    """Stands for `time.sleep` in the watching thread: hurries it, counts its looks and ends it."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self._count = 0
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds <= FEW_SECONDS
+        self._count += 1
+        if self.ended.wait(0.005):
+            raise SystemExit
+
+    def wait(self, count: int = 3) -> None:
+        """Until so many more have ended."""
+        last, deadline = self._count + count, time.monotonic() + 10
+        while self._count < last:
+            assert time.monotonic() < deadline, "nobody looks"
+            time.sleep(0.005)
+
+
+@contextmanager
+def watching(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
+    looks = Looks()
+    monkeypatch.setattr(run_module, "time", looks)
+
+    def watch() -> None:
+        with suppress(SystemExit):
+            watch_local_broker(run)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield looks
+    finally:
+        looks.ended.set()
+        thread.join()
+
+
+def test_a_local_broker_that_has_gone_is_said_once_with_what_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(tmp_path)
+    expected = (
+        f"local broker gone; waiting for it: start it with `gagar broker start --set run.dir={run.dir}` or `gagar up`, "
+        "or end this with Ctrl-C"
+    )
+    with broker_process(broker_dir(run)), watching(run, monkeypatch) as looks:
+        looks.wait()
+        assert caplog.messages == []
+    with watching(run, monkeypatch) as looks:
+        for times in (1, 2):
+            looks.wait()
+            assert caplog.messages == [expected] * times
+            with broker_process(broker_dir(run)):
+                looks.wait()
+                assert caplog.messages == [expected] * times
+        looks.wait()
+    assert caplog.messages == [expected] * 3
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "servers", "is_told"),
+    [("", "", True), (VARIABLE, "", False), ("RANK", "", False), ("", "kafka-1:9092", False)],
+)
+def test_only_a_stage_that_is_started_by_hand_watches_and_only_the_local_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, servers: str, is_told: bool
+) -> None:
+    async def unreachable(run: Run) -> None:
+        raise UnavailableError("no cluster")
+
+    watched, served = threading.Event(), []
+    monkeypatch.setattr(run_module, "tell_planned_end", unreachable)
+    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
+    monkeypatch.setattr(run_module, "watch_local_broker", lambda run: watched.set())
+    monkeypatch.setattr(run_module, "serve", lambda stage, resources: served.append(stage.name))
+    for name in (VARIABLE, "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, os.fspath(tmp_path))
+    arguments = ["verifier", "--run", str(write_run(tmp_path)), "--set", f"kafka.bootstrap_servers={servers}"]
+    result = CliRunner().invoke(run_module.run, arguments, catch_exceptions=False)
+    assert (result.exit_code, served) == (0, ["verifier"])
+    assert watched.wait(5 if is_told else 0) == is_told
