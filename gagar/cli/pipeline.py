@@ -48,6 +48,7 @@ def run_pipeline(run: Run, specs: Sequence[ProcessSpec], view: View) -> int:
 async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, servers: str) -> int:
     """The same over a cluster that answers. A run that is in use is refused before anything of it is touched."""
     interrupted = interruption()
+    run.dir.mkdir(parents=True, exist_ok=True)
     storage = Storage(run.dir)
     supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line)
     await supervisor.hold()

@@ -62,7 +62,8 @@ class FakeSupervisor:
     error: Exception | None = None
     is_in_use = False
     sent: signal.Signals | None = None
-    """That this process gets soon after the start."""
+    """That this process gets soon after `sent_in`."""
+    sent_in = "start"
 
     def __init__(self, specs: Sequence[ProcessSpec], directory: Path, watch: object, *, on_line: object) -> None:
         self.specs, self.directory = specs, directory
@@ -70,14 +71,12 @@ class FakeSupervisor:
         self.made.append(self)
 
     async def hold(self) -> None:
-        self.calls.append("hold")
+        self._called("hold")
         if self.is_in_use:
             raise UnavailableError("run: expected to be free, got in use by another gagar")
 
     async def start(self) -> None:
-        self.calls.append("start")
-        if self.sent is not None:
-            asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), self.sent)
+        self._called("start")
         if self.error is not None:
             raise self.error
 
@@ -88,6 +87,11 @@ class FakeSupervisor:
 
     async def stop(self) -> None:
         self.calls.append("stop")
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.sent is not None and self.sent_in == name:
+            asyncio.get_running_loop().call_soon(os.kill, os.getpid(), self.sent)
 
     def states(self) -> list[FakeState]:
         return [FakeState(), FakeState(name="learner", pid=None, restarts=0, exit_code=3)]
@@ -281,17 +285,28 @@ async def test_a_report_that_cannot_be_written_is_an_error_and_the_summary_still
     assert (last_line(captured.out)["report"], last_line(captured.out)["steps"]) == ("", 5)
 
 
-async def test_a_terminal_that_was_closed_still_gets_its_run_reported(supervisor: type[FakeSupervisor], tmp_path: Path) -> None:
-    supervisor.code = None
+@pytest.mark.parametrize(("hangs_up_in", "calls"), [("hold", ["hold", "stop"]), ("start", ["hold", "start", "stop"])])
+async def test_a_terminal_that_was_closed_still_gets_its_run_reported(
+    supervisor: type[FakeSupervisor],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    hangs_up_in: str,
+    calls: list[str],
+) -> None:
+    """Before the stages run as well, which then are not started."""
+    supervisor.code = None if hangs_up_in == "start" else 0
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    supervisor.sent = signal.SIGHUP
+    supervisor.sent, supervisor.sent_in = signal.SIGHUP, hangs_up_in
     try:
         code, _ = await asyncio.wait_for(run_fake(tmp_path), 60)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert code == 130
+    captured = capsys.readouterr()
+    assert (code, captured.err, caplog.messages) == (130, "stopping the stages ...\n", [])
+    assert last_line(captured.out)["groups_requested"] == 3
     assert (tmp_path / "runs" / "try" / "report.html").exists()
-    assert supervisor.made[0].calls == ["hold", "start", "stop"]
+    assert supervisor.made[0].calls == calls
 
 
 async def test_the_first_signal_asks_and_the_second_one_ends() -> None:
