@@ -3,6 +3,7 @@
 Kept: for each law a count and its first findings in words, so that no law hides another and memory is bounded.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
@@ -79,18 +80,11 @@ class Findings:
 
     def __init__(self) -> None:
         self._texts: dict[Law, list[str]] = {}
-        self._counts: dict[Law, int] = {}
-
-    def copy(self) -> "Findings":
-        """A copy of its own: a result adds to it while the fold goes on."""
-        other = Findings()
-        other._texts = {law: list(texts) for law, texts in self._texts.items()}
-        other._counts = dict(self._counts)
-        return other
+        self._counts: Counter[Law] = Counter()
 
     def add(self, finding: Finding) -> None:
         texts = self._texts.setdefault(finding.law, [])
-        self._counts[finding.law] = self._counts.get(finding.law, 0) + 1
+        self._counts[finding.law] += 1
         if len(texts) < MAX_TEXTS:
             texts.append(finding.text)
 
@@ -110,6 +104,6 @@ class Findings:
         lines: list[str] = []
         for law in Law:
             kept = self._texts.get(law, [])
-            num_more = self._counts.get(law, 0) - len(kept)
+            num_more = self._counts[law] - len(kept)
             lines += [*kept, *([f"{law.value}: and {num_more} more"] if num_more else [])]
         return lines

@@ -10,6 +10,7 @@ of references.
 Time is the newest record's, not the clock's: a run that was stopped is not overdue, nor is a backlog.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -67,26 +68,27 @@ class Audit:
         self._num_capped = 0
         self._num_fallback = 0
         self._num_dead_letters = 0
-        self._apply_by: dict[type, Callable[[Any, LogRef], None]] = {
-            RolloutRequest: self._apply_request,
+        self._apply_by: dict[type, Callable[[Trail, Any, LogRef], None]] = {
             Verdict: self._apply_verdict,
             Group: self._apply_group,
             GradedGroup: self._apply_graded,
             GroupAdvantages: self._apply_advantages,
             Outcome: self._apply_outcome,
-            PolicyVersion: self._apply_version,
         }
 
     def apply(self, delivery: Delivery[Any]) -> None:
         """Takes one delivery in; records without a law are passed over."""
         self._now = max(self._now, delivery.at)
-        record = delivery.record
-        apply = self._apply_by.get(type(record))
-        if apply is not None:
-            apply(record, delivery.ref)
+        record, source = delivery.record, delivery.ref
+        if isinstance(record, RolloutRequest):
+            self._apply_request(record, source)
+        elif isinstance(record, PolicyVersion):
+            self._apply_version(record, source)
         elif isinstance(record, DeadLetter):
             self._num_dead_letters += delivery.at >= self._terms.since
             self._apply_letter(record)
+        elif (apply := self._apply_by.get(type(record))) and (trail := self._trail(record.group_id, source)):
+            apply(trail, record, source)
 
     def claims(self) -> list[Claim]:
         """The references to follow."""
@@ -106,7 +108,7 @@ class Audit:
         In-flight groups are part of the conservation law while a run goes on; after the planned end they are a finding,
         unless allowed.
         """
-        found, newest = self._found.copy(), self._versions.lineage.newest
+        found, newest = copy.deepcopy(self._found), self._versions.lineage.newest
         tally = self._tally(found)
         found.add_all(tally.broken_conservation())
         is_ended = newest is not None and newest.is_last
@@ -118,11 +120,11 @@ class Audit:
             broken=found.counts,
             since=self._terms.since,
             num_requested=tally.num_requested,
-            num_trained=tally.ended.get(("trained", ""), 0),
-            num_evaluated=tally.ended.get(("evaluated", ""), 0),
+            num_trained=tally.ended["trained", ""],
+            num_evaluated=tally.ended["evaluated", ""],
             dropped={reason: count for (kind, reason), count in sorted(tally.ended.items()) if kind == "dropped"},
             num_in_flight=tally.num_in_flight,
-            overdue=tally.overdue,
+            overdue=dict(tally.overdue),
             num_superseded=tally.num_superseded,
             num_retired=tally.num_retired,
             num_capped=self._num_capped,
@@ -162,7 +164,7 @@ class Audit:
         """A group in flight. One that waits for its step is in the learner's hands, however long a step takes."""
         late_s = self._now - trail.deadline - self._terms.grace_s - OVERDUE_MARGIN_S
         if late_s > 0:
-            tally.overdue[trail.reached] = tally.overdue.get(trail.reached, 0) + 1
+            tally.overdue[trail.reached] += 1
             if trail.reached != "advantages":
                 text = f"expected an end {late_s:.0f} s ago, got none; it stands on {trail.reached}"
                 yield Finding(Law.OVERDUE, text)
@@ -191,35 +193,25 @@ class Audit:
         if trail is not None and letter.source.topic == "rollout-requests":
             trail.rejected.add(letter.source.offset)
 
-    def _apply_verdict(self, verdict: Verdict, source: LogRef) -> None:
-        trail = self._trail(verdict.group_id, source)
-        if trail is None:
-            return
+    def _apply_verdict(self, trail: Trail, verdict: Verdict, source: LogRef) -> None:
         if verdict.sample_index in trail.verdicts:
             text = f"group {verdict.group_id}: expected one verdict of sample {verdict.sample_index}, got two"
             self._hold(Law.VERDICT_ONCE, text)
         trail.verdicts.add(verdict.sample_index)
         self._check_member(trail, verdict, source)
 
-    def _apply_group(self, group: Group, source: LogRef) -> None:
-        trail = self._trail(group.group_id, source)
-        if trail is not None:
-            trail.num_groups += 1
-            trail.members.update(member.sample_index for member in group.members)
-            for member in group.members:
-                self._check_member(trail, member, source)
+    def _apply_group(self, trail: Trail, group: Group, source: LogRef) -> None:
+        trail.num_groups += 1
+        trail.members.update(member.sample_index for member in group.members)
+        for member in group.members:
+            self._check_member(trail, member, source)
 
-    def _apply_graded(self, graded: GradedGroup, source: LogRef) -> None:
-        trail = self._trail(graded.group_id, source)
-        if trail is not None:
-            trail.num_graded += 1
-            for member in graded.group.members:
-                self._check_member(trail, member, source)
+    def _apply_graded(self, trail: Trail, graded: GradedGroup, source: LogRef) -> None:
+        trail.num_graded += 1
+        for member in graded.group.members:
+            self._check_member(trail, member, source)
 
-    def _apply_advantages(self, group: GroupAdvantages, source: LogRef) -> None:
-        trail = self._trail(group.group_id, source)
-        if trail is None:
-            return
+    def _apply_advantages(self, trail: Trail, group: GroupAdvantages, source: LogRef) -> None:
         trail.num_advantages += 1
         # As consumers.learner.plan.oldest_version: tokens that were given are nobody's.
         sampled = (member.attempt.policy_version_min for member in group.members if member.attempt.num_sampled_tokens > 0)
@@ -230,10 +222,7 @@ class Audit:
         for member in group.members:
             self._resolve(group.group_id, member.sample_index, (member.trajectory, member.attempt.tokens), source)
 
-    def _apply_outcome(self, outcome: Outcome, source: LogRef) -> None:
-        trail = self._trail(outcome.group_id, source)
-        if trail is None:
-            return
+    def _apply_outcome(self, trail: Trail, outcome: Outcome, source: LogRef) -> None:
         self._found.add_all(broken_outcome(outcome), f"outcome of {outcome.group_id}")
         trail.endings.append(
             Ending(

@@ -1,5 +1,6 @@
 """What an audit found in the topics of a run: broken laws, and how the groups ended."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -64,13 +65,13 @@ class Tally:
     """Groups by how they ended."""
 
     def __init__(self) -> None:
-        self.ended: dict[tuple[str, str], int] = {}
+        self.ended: Counter[tuple[str, str]] = Counter()
         """Surviving outcomes by kind and reason."""
         self.num_requested = 0
         self.num_in_flight = 0
         self.num_superseded = 0
         self.num_retired = 0
-        self.overdue: dict[str, int] = {}
+        self.overdue: Counter[str] = Counter()
         """By the topic where they stand."""
 
     def add(self, trail: Trail, surviving: Sequence[Ending], *, is_retired: bool) -> None:
@@ -80,13 +81,11 @@ class Tally:
         self.num_requested += bool(trail.asked)
         self.num_in_flight += bool(trail.asked) and not surviving
         self.num_superseded += len(trail.endings) - len(surviving)
-        for ending in surviving:
-            key = (ending.kind, ending.reason)
-            self.ended[key] = self.ended.get(key, 0) + 1
+        self.ended.update((ending.kind, ending.reason) for ending in surviving)
 
     def broken_conservation(self) -> Iterator[Finding]:
         """Requested = ended + in flight."""
-        num_ended = sum(self.ended.values())
+        num_ended = self.ended.total()
         if self.num_requested != num_ended + self.num_in_flight:
             got = f"{num_ended} ended and {self.num_in_flight} in flight"
             text = f"conservation: expected {self.num_requested} requested groups, got {got}"

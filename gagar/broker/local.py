@@ -12,7 +12,7 @@ import signal
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -34,7 +34,7 @@ from gagar.config import Run
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity, is_alive
 from gagar.processes.locks import file_lock
-from gagar.processes.log_tail import last_words
+from gagar.processes.log_tail import fresh_log, last_words
 from gagar.processes.orphan_cleanup import OrphanCleanup, members
 from gagar.processes.orphan_cleanup import environment as member_environment
 
@@ -47,6 +47,7 @@ NUM_ATTEMPTS = 3
 """Starts with new ports, if someone takes a port between the choice and the broker's bind."""
 POLL_S = 0.05
 
+LOG = "broker.log"
 PROPERTIES = "server.properties"
 SCRATCH = "tmp"
 JVM_OPTIONS = (
@@ -82,9 +83,9 @@ def start_broker(
             if _becomes_ready(state, directory, timeout_s):
                 return state
             _end(state)
-            if not _log_holds(directory, "Address already in use"):
+            if "Address already in use" not in _text(directory / LOG):
                 break
-        log = directory / "broker.log"
+        log = directory / LOG
         raise UnavailableError(f"broker in {directory}: expected to start, got its end: {_last_error(log)}; see {log}")
 
 
@@ -164,9 +165,7 @@ def _spawn(directory: Path, command: list[str], environment: Mapping[str, str], 
     """Starts the process and records it at once."""
     port, controller_port = free_ports(_last_ports(directory) if may_keep_ports else ())
     write_properties(directory / PROPERTIES, server_properties(port, controller_port))
-    log = directory / "broker.log"
-    if log.exists():
-        log.replace(directory / "broker.log.1")
+    log = fresh_log(directory / LOG)
     if not (directory / "data" / "meta.properties").exists():
         _format(directory, command, log)
     pid = _detached([*command, "kafka.Kafka", PROPERTIES], log, environment)
@@ -223,12 +222,11 @@ def _becomes_ready(state: BrokerState, directory: Path, timeout_s: float) -> boo
 
     The log is asked too: the answer could come from a stranger who took the port before our broker's bind.
     """
-    deadline = time.monotonic() + timeout_s
-    while not (is_answering(state.address) and _log_holds(directory, "Kafka Server started")):
+    log, deadline = directory / LOG, time.monotonic() + timeout_s
+    while not (is_answering(state.address) and "Kafka Server started" in _text(log)):
         if not is_alive(state.pid, state.identity):
             return False
         if time.monotonic() >= deadline:
-            log = directory / "broker.log"
             raise UnavailableError(
                 f"broker in {directory}: expected an answer at {state.address} within {timeout_s:g} s, got one that is still "
                 f"starting: {last_words(log)}; try again, set kafka.start_timeout_s, see {log}, "
@@ -240,32 +238,27 @@ def _becomes_ready(state: BrokerState, directory: Path, timeout_s: float) -> boo
 
 def _end(state: BrokerState) -> None:
     """SIGTERM, and SIGKILL after a bounded wait."""
-    for number, timeout_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         if not is_alive(state.pid, state.identity):
             break
         os.kill(state.pid, number)
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         while is_alive(state.pid, state.identity) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-    try:
+    with suppress(ChildProcessError):
         os.waitpid(state.pid, os.WNOHANG)
-    except ChildProcessError:
-        return
 
 
 def _last_error(log: Path) -> str:
     """The last line of the log that tells of a fault, shortened."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "no log"
+    lines = _text(log).splitlines()
     telling = [line for line in lines if "Exception" in line or "ERROR" in line or "Error" in line] or lines
     return telling[-1].strip()[:300] if telling else "an empty log"
 
 
-def _log_holds(directory: Path, text: str) -> bool:
-    """Whether the log of the last start holds `text`."""
+def _text(log: Path) -> str:
+    """What the log holds; nothing if it is not there."""
     try:
-        return text in (directory / "broker.log").read_text(encoding="utf-8", errors="replace")
+        return log.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
+        return ""

@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from gagar.errors import EXIT_MACHINE, ConfigError, GagarError, MachineError
-from gagar.processes.shutdown import EXIT_INTERRUPTED
+from gagar.processes.shutdown import EXIT_INTERRUPTED, lead_nowhere
 from gagar.processes.storage import lack_of
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -54,9 +54,7 @@ class Output(io.TextIOWrapper):
         try:
             yield
         except OSError as error:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            lead_nowhere(self.fileno())
             if lack := lack_of(error, Path("stdout")):
                 raise MachineError(lack) from error
             raise OutputError(f"stdout: expected to take the output, got {str(error.strerror).lower()}") from error

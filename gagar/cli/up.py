@@ -17,6 +17,7 @@ from gagar.errors import ConfigError
 from gagar.processes.shutdown import EXIT_INTERRUPTED
 from gagar.processes.supervised import ProcessState
 from gagar.processes.supervisor import Supervisor
+from gagar.stream.together import until
 
 COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
 
@@ -55,13 +56,12 @@ class LogView:
         click.echo(f"run {self._run.run.name}: logs in {self._run.directory / 'logs'}; end it with Ctrl-C", err=True)
         for command in self._elsewhere:
             click.echo(f"this run ends only if somebody else runs `{command}`", err=True)
-        ended = asyncio.create_task(supervisor.wait())
-        told_to_end = asyncio.create_task(interrupted.wait())
-        await asyncio.wait((ended, told_to_end), return_when=asyncio.FIRST_COMPLETED)
-        if ended.done() and not interrupted.is_set():
-            self._code = ended.result()
-        for task in (ended, told_to_end):
-            task.cancel()
+
+        async def end() -> None:
+            code = await supervisor.wait()
+            self._code = EXIT_INTERRUPTED if interrupted.is_set() else code
+
+        await until(interrupted, end())
 
     async def conclude(self, servers: str, states: Sequence[ProcessState]) -> int:
         """The stages' word."""

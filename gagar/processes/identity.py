@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -44,10 +45,8 @@ def is_alive(pid: int, expected: str) -> bool:
 
 def signal_group(pid: int, number: signal.Signals) -> None:
     """Signals the process group that `pid` leads; quiet if it is gone."""
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def sign(descriptor: int, text: str = "") -> None:

@@ -53,3 +53,11 @@ def last_words(log_file: Path) -> str:
     except OSError as error:
         return f"no log: {error.strerror}"
     return next((line for line in reversed(lines) if line.strip()), "nothing logged")
+
+
+def fresh_log(path: Path) -> Path:
+    """The path, with nothing there; the log of the run before is kept beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        path.replace(path.with_name(f"{path.name}.1"))
+    return path

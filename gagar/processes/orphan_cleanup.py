@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -56,10 +57,8 @@ def members(directory: Path, name: str | None = None) -> list[int]:
 def send(pids: Iterable[int], number: signal.Signals) -> None:
     """Signals processes; quiet about those that are gone."""
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue
 
 
 def end_members(directory: Path, terminate_s: float = TERMINATE_S) -> None:

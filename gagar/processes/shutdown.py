@@ -8,6 +8,14 @@ import signal
 EXIT_INTERRUPTED = 130
 
 
+def lead_nowhere(*descriptors: int) -> None:
+    """What is written to these descriptors from now on is lost, without an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
 def interruption() -> asyncio.Event:
     """Set by the first Ctrl-C, SIGTERM or hang-up of the terminal, which takes no more output then."""
     event = asyncio.Event()
@@ -20,10 +28,7 @@ def interruption() -> asyncio.Event:
 
     def hang_up() -> None:
         event.set()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for descriptor in terminals:
-            os.dup2(nowhere, descriptor)
-        os.close(nowhere)
+        lead_nowhere(*terminals)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, note, number)

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -117,7 +118,8 @@ class SupervisedProcess:
             pause_s = self._restart_policy.backoff_s(self._early_deaths)
             told = "stage died name=%s code=%d lived_s=%.1f restart_in_s=%.1f last=%s log=%s"
             logger.warning(told, name, code, lived_s, pause_s, last, self.log)
-            if await self._is_stopped_within(pause_s):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
                 return 0
             self._restarts += 1
 
@@ -139,14 +141,6 @@ class SupervisedProcess:
         if is_missing and not await self._was_outage(started):
             return EXIT_UNAVAILABLE
         return EXIT_GAVE_UP if self._early_deaths > self._restart_policy.max_early_deaths else None
-
-    async def _is_stopped_within(self, timeout_s: float) -> bool:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._stopping.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def _live(self) -> int:
         """One life; whatever it leaves behind in other sessions is gone when this returns."""

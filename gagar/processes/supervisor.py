@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gagar.processes.log_tail import LogTail
+from gagar.processes.log_tail import LogTail, fresh_log
 from gagar.processes.orphan_cleanup import OrphanCleanup
 from gagar.processes.storage import Storage
 from gagar.processes.supervised import ProcessSpec, ProcessState, RestartPolicy, SupervisedProcess
@@ -139,11 +139,3 @@ async def _guard(storage: Storage) -> None:
     while True:
         storage.check()
         await asyncio.sleep(GUARD_S)
-
-
-def fresh_log(path: Path) -> Path:
-    """The path, with nothing there; the log of the run before is kept beside it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        path.replace(path.with_name(f"{path.name}.1"))
-    return path

@@ -37,26 +37,18 @@ class Examples:
     """Chooses the first and the last training attempt of each kind."""
 
     def __init__(self) -> None:
-        self._first: dict[str, Verdict] = {}
-        self._last: dict[str, Verdict] = {}
+        self._kept: dict[str, list[Verdict]] = {}
+        """By kind the first and the last, or the only one."""
 
     def apply(self, verdict: Verdict) -> None:
         """Takes a verdict in; attempts that changed nothing and invalid ones are left out."""
         if verdict.purpose != "training" or verdict.status == "invalid" or not verdict.measures.num_files:
             return
-        kind = kind_of(verdict)
-        self._first.setdefault(kind, verdict)
-        self._last[kind] = verdict
+        self._kept.setdefault(kind_of(verdict), [])[1:] = [verdict]
 
     def _chosen(self) -> list[tuple[str, str, Verdict]]:
-        chosen = []
-        for kind in KINDS:
-            first, last = self._first.get(kind), self._last.get(kind)
-            if first is not None:
-                chosen.append((kind, "first", first))
-            if last is not None and last is not first:
-                chosen.append((kind, "last", last))
-        return chosen
+        kept = [(kind, self._kept.get(kind, [])) for kind in KINDS]
+        return [(kind, when, verdict) for kind, pair in kept for when, verdict in zip(("first", "last"), pair, strict=False)]
 
     def wanted(self) -> set[LogRef]:
         """Where the trajectories of the chosen attempts lie."""

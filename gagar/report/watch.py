@@ -10,12 +10,13 @@ import os
 import time
 from asyncio import Task
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from gagar.errors import GagarError
+from gagar.processes.supervised import ProcessState
 from gagar.report.progress import Progress, Snapshot
 from gagar.report.terminal import Rates, Screen, StageRow
 from gagar.stream.handlers import Delivery
@@ -34,21 +35,10 @@ Lags = Callable[[], Mapping[str, int]]
 """Records not yet finished, by stage. It may block for a while; it is called in a thread."""
 
 
-class ProcessFacts(Protocol):
-    """What is shown of a process."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def restarts(self) -> int: ...
-
-
 class Stages(Protocol):
     """The running stages."""
 
-    def states(self) -> Sequence[ProcessFacts]: ...
+    def states(self) -> Sequence[ProcessState]: ...
 
     async def wait(self) -> int:
         """Returns when the run has ended: 0 for the planned end."""
@@ -154,7 +144,7 @@ class Watch:
                 logger.warning("lags unknown error=%s", error)
             await asyncio.sleep(MEASURE_S)
 
-    def screen(self, states: Sequence[ProcessFacts]) -> Screen:
+    def screen(self, states: Sequence[ProcessState]) -> Screen:
         """The moment."""
         snapshot = self.progress.snapshot()
         self._rates.update(self._clock(), snapshot.records)
@@ -169,7 +159,7 @@ class Watch:
             trouble=self.trouble,
         )
 
-    def _row(self, stage: Stage, states: Sequence[ProcessFacts]) -> StageRow:
+    def _row(self, stage: Stage, states: Sequence[ProcessState]) -> StageRow:
         own = [state for state in states if stage_name(state.name) == stage.name]
         return StageRow(
             name=stage.name,
@@ -207,15 +197,10 @@ def resident_bytes(extra_pid: int | None = None) -> int:
     import psutil
 
     total = 0
-    for root in {os.getpid(), *([extra_pid] if extra_pid else [])}:
-        try:
+    for root in {os.getpid(), extra_pid or os.getpid()}:
+        with suppress(psutil.NoSuchProcess):
             process = psutil.Process(root)
-            family = [process, *process.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            continue
-        for member in family:
-            try:
-                total += member.memory_info().rss
-            except psutil.Error:
-                continue
+            for member in [process, *process.children(recursive=True)]:
+                with suppress(psutil.Error):
+                    total += member.memory_info().rss
     return total

@@ -5,10 +5,10 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import msgspec
 import pytest
 
 from gagar.errors import UnavailableError
+from gagar.processes.supervised import ProcessState
 from gagar.records import PolicyVersion
 from gagar.report.progress import Progress
 from gagar.report.terminal import Screen
@@ -18,12 +18,8 @@ from tests.builders import make_delivery, make_request, make_version
 from topology.stages import GATHERER, LEARNER, ROLLOUT_WORKER, SAMPLER, STAGES, VERIFIER
 
 
-class FakeProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process as the supervisor tells of it."""
-
-    name: str
-    pid: int | None = 1
-    restarts: int = 0
+def make_process(name: str, *, pid: int | None = 1, restarts: int = 0) -> ProcessState:
+    return ProcessState(name=name, pid=pid, restarts=restarts, exit_code=None)
 
 
 class FakeStages:
@@ -35,11 +31,11 @@ class FakeStages:
         if is_ended:
             self.end.set()
 
-    def states(self) -> list[FakeProcess]:
+    def states(self) -> list[ProcessState]:
         return [
-            FakeProcess(name="sampler"),
-            FakeProcess(name="verifier.0", restarts=2),
-            FakeProcess(name="verifier.1", pid=None, restarts=1),
+            make_process("sampler"),
+            make_process("verifier.0", restarts=2),
+            make_process("verifier.1", pid=None, restarts=1),
         ]
 
     async def wait(self) -> int:
