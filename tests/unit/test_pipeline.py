@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gagar.broker.watch import ClusterWatch, cluster_watch
 from gagar.cli.pipeline import drive, run_pipeline
 from gagar.cli.up import LogView
 from gagar.config import KafkaTable, Run
@@ -49,7 +50,12 @@ def hang_up(*_: object) -> None:
 async def test_a_window_that_is_closed_before_the_stages_run_ends_up_quietly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    at_topics(monkeypatch, hang_up)
+    def watch(run: Run) -> ClusterWatch:
+        hang_up()
+        return cluster_watch(run)
+
+    monkeypatch.setattr("gagar.cli.pipeline.cluster_watch", watch)
+    at_topics(monkeypatch, lambda run: None)
     run = make_far_run(tmp_path)
     async with asyncio.timeout(20):
         assert await drive(run, [STAGE], LogView(run, []), NO_CLUSTER) == 130
