@@ -84,6 +84,7 @@ class SupervisedProcess:
         self._restart_policy = restart_policy
         self._was_outage = was_outage
         self._stopping = asyncio.Event()
+        self._stop_signal = signal.SIGTERM
         self._process: asyncio.subprocess.Process | None = None
         self._restarts = 0
         self._early_deaths = 0
@@ -159,7 +160,7 @@ class SupervisedProcess:
             )
         self._process = process
         if self._stopping.is_set():  # meanwhile
-            process.terminate()
+            process.send_signal(self._stop_signal)
         logger.info("stage started name=%s pid=%d", self.spec.name, process.pid)
         try:
             self._exit_code = await process.wait()
@@ -186,6 +187,7 @@ class SupervisedProcess:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends the process and its group by force."""
+        """Ends the process and its group by force, after `stop`; also one that is just being started."""
+        self._stop_signal = signal.SIGKILL
         if self.state.pid is not None:
             signal_group(self.state.pid, signal.SIGKILL)

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from gagar.errors import MachineError
 from gagar.processes.identity import identity
+from gagar.processes.orphan_cleanup import members
 from gagar.processes.storage import Storage
 from gagar.processes.supervised import ProcessSpec, RestartPolicy, SupervisedProcess
 
@@ -170,6 +172,55 @@ async def test_stop_lets_a_process_end_in_good_order(tmp_path: Path) -> None:
     assert await kept == 0
     assert process.log.read_text() == "ready\nbye\n"
     assert process.state.restarts == 0
+
+
+@pytest.mark.parametrize("num_turns", range(8))
+async def test_a_stop_at_any_moment_of_a_start_ends_it_for_good(
+    tmp_path: Path, num_turns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Turns of the loop go by from the call to a process that runs, and to its first words."""
+    process = make_process(tmp_path, f"{COUNT}\nimport time; time.sleep(600)", has_end=False)
+    kept = asyncio.create_task(process.keep())
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    process.stop()
+    async with asyncio.timeout(QUICK.stop_s):
+        assert await kept == 0
+    assert (process.state.pid, process.state.restarts, caplog.messages) == (None, 0, [])
+    assert members(tmp_path) == []
+
+
+@pytest.mark.parametrize("num_turns", range(8))
+async def test_a_deaf_process_is_ended_by_force_at_any_moment_of_its_start(tmp_path: Path, num_turns: int) -> None:
+    """It has been deaf from its birth: whoever started it was."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        process = make_process(tmp_path, "import time; time.sleep(600)", has_end=False)
+        kept = asyncio.create_task(process.keep())
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        process.stop()
+        process.kill()
+        async with asyncio.timeout(QUICK.stop_s):
+            assert await kept == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert members(tmp_path) == []
+
+
+async def test_a_stop_in_the_pause_before_a_restart_does_not_wait_for_it_and_starts_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = make_process(tmp_path, f"{COUNT}\nsys.exit(7)", restart_policy=RestartPolicy(first_backoff_s=600.0))
+    kept = asyncio.create_task(process.keep())
+    async with asyncio.timeout(10):
+        while not caplog.messages:
+            await asyncio.sleep(0.01)
+    for _ in range(2):
+        process.stop()
+        async with asyncio.timeout(QUICK.stop_s):
+            assert await kept == 0
+        assert (lives(tmp_path), process.state.restarts) == (1, 0)
 
 
 async def test_children_share_the_machine_unless_the_user_says_otherwise(
