@@ -9,7 +9,7 @@ different large files.
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from gagar.errors import BadRecordError
 
@@ -80,7 +80,7 @@ def _file_section(path: str, old: str | None, new: str | None) -> Iterator[str]:
 
 
 def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
-    for group in _grouped(_opcodes(old, new)):
+    for group in _Aligned(_opcodes(old, new)).get_grouped_opcodes(CONTEXT):
         old_start, old_stop, new_start, new_stop = group[0][1], group[-1][2], group[0][3], group[-1][4]
         yield f"@@ -{_range(old_start, old_stop)} +{_range(new_start, new_stop)} @@\n"
         for tag, i1, i2, j1, j2 in group:
@@ -91,7 +91,18 @@ def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
             yield from _marked("+", new[j1:j2])
 
 
-Opcode = tuple[str, int, int, int, int]
+Opcode = tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]
+
+
+class _Aligned(difflib.SequenceMatcher[str]):
+    """An alignment that is known, for difflib to put into hunks."""
+
+    def __init__(self, codes: list[Opcode]) -> None:
+        super().__init__()
+        self._codes = codes
+
+    def get_opcodes(self) -> list[Opcode]:
+        return self._codes
 
 
 def _opcodes(old: list[str], new: list[str]) -> list[Opcode]:
@@ -113,25 +124,6 @@ def _opcodes(old: list[str], new: list[str]) -> list[Opcode]:
     if tail:
         codes.append(("equal", old_end, len(old), new_end, len(new)))
     return codes
-
-
-def _grouped(codes: list[Opcode]) -> Iterator[list[Opcode]]:
-    """Opcodes in groups with at most CONTEXT equal lines about them, a group for each hunk."""
-    group: list[Opcode] = []
-    for position, (tag, i1, i2, j1, j2) in enumerate(codes):
-        if tag != "equal":
-            group.append((tag, i1, i2, j1, j2))
-            continue
-        is_first, is_last = position == 0, position == len(codes) - 1
-        if not is_first and not is_last and i2 - i1 <= 2 * CONTEXT:
-            group.append((tag, i1, i2, j1, j2))
-            continue
-        if not is_first:
-            group.append((tag, i1, min(i2, i1 + CONTEXT), j1, min(j2, j1 + CONTEXT)))
-            yield group
-        group = [] if is_last else [(tag, max(i1, i2 - CONTEXT), i2, max(j1, j2 - CONTEXT), j2)]
-    if group:
-        yield group
 
 
 def _range(start: int, stop: int) -> str:
