@@ -14,6 +14,7 @@ from gagar.config import SHARED, Run, convert, did_you_mean, nearest
 from gagar.errors import ConfigError
 from gagar.processes.forced_end import called_off, stop_event
 from gagar.stream.handlers import Effect, Reducer, Source, Standalone
+from gagar.stream.runtime import StageRuntime
 from gagar.stream.spec import Stage
 from topology.resources import Resources
 from topology.stages import STAGES
@@ -74,8 +75,6 @@ def serve(stage: Stage, resources: Resources) -> None:
 
 async def serve_handler(stage: Stage, resources: Resources, handler: Effect | Reducer[Any] | Source) -> None:
     """The handler as the stage, until a signal or the planned end; the transport is opened and closed around it."""
-    from gagar.stream.runtime import StageRuntime
-
     transport = resources.transport()
     runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS)
     stop = stop_event(lambda: runtime.has_joined)

@@ -3,23 +3,21 @@
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gagar.broker.address import bootstrap_servers
 from gagar.config import Run, convert
+from gagar.stream.journal import LogJournal
+from gagar.stream.readers.references import LogReferences
 from gagar.stream.spec import Stage
+from gagar.stream.transport import Transport
 from gagar.tasks.kinds import Tasks, TasksTable
 from topology.topics import DEAD_LETTERS, TOPICS
-
-if TYPE_CHECKING:
-    from gagar.stream.journal import LogJournal
-    from gagar.stream.readers.references import LogReferences
-    from gagar.stream.transport import Transport
 
 
 class Resources:
     """The run as a stage's `make` sees it. `transport` makes a way into the log: Kafka's, unless a test gives another."""
 
-    def __init__(self, run: Run, transport: "Callable[[], Transport] | None" = None) -> None:
+    def __init__(self, run: Run, transport: Callable[[], Transport] | None = None) -> None:
         self.run = run
         self.transport = transport or self._kafka
 
@@ -34,20 +32,15 @@ class Resources:
         table: TasksTable = convert("tasks", self.run.tables.get("tasks", {}), TasksTable)
         return table.make(self.run.resolve)
 
-    def journal(self, stage: Stage) -> "LogJournal":
+    def journal(self, stage: Stage) -> LogJournal:
         """A way into the log by positions of the reader's own, not yet opened."""
-        from gagar.stream.journal import LogJournal
-
         return LogJournal(stage, self.transport(), DEAD_LETTERS)
 
-    def references(self) -> "LogReferences":
+    def references(self) -> LogReferences:
         """Reads by reference in any topic, not yet opened."""
-        from gagar.stream.readers.references import LogReferences
-
         return LogReferences(self.transport(), [topic for topic in TOPICS if topic.is_grouped], owns_transport=True)
 
-    def _kafka(self) -> "Transport":
-        from gagar.broker.address import bootstrap_servers
+    def _kafka(self) -> Transport:
         from gagar.stream.kafka.client import KafkaTransport
 
         return KafkaTransport(bootstrap_servers(self.run), self.run.run.name)

@@ -3,8 +3,6 @@
 A stage's outputs are in the order in which the records of one transaction follow from each other.
 """
 
-from collections.abc import Sequence
-
 from gagar.stream.spec import Stage, Topic
 from topology import topics
 
@@ -69,7 +67,7 @@ STAGES: tuple[Stage, ...] = (SAMPLER, ROLLOUT_WORKER, VERIFIER, GATHERER, GRADER
 """Every stage also writes `dead-letters`."""
 
 
-def upstream_first(stages: Sequence[Stage] = STAGES) -> tuple[Topic, ...]:
+def upstream_first() -> tuple[Topic, ...]:
     """Every topic, after those from which its records follow: in the order of the last stages that write them."""
-    topic_of = {topic.name: topic for stage in reversed(stages) for topic in reversed(stage.outputs)}
+    topic_of = {topic.name: topic for stage in reversed(STAGES) for topic in reversed(stage.outputs)}
     return (*reversed(topic_of.values()), topics.DEAD_LETTERS)

@@ -14,6 +14,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from string import Template
 
 import msgspec
 
@@ -29,8 +30,7 @@ from gagar.broker.address import (
 from gagar.broker.jars import cache_for, ensure_jars
 from gagar.broker.java import find_java
 from gagar.broker.probe import free_ports, is_answering, is_any_answering
-from gagar.broker.properties import server_properties, write_properties
-from gagar.config import Run
+from gagar.config import Run, packaged
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity, is_alive
 from gagar.processes.locks import file_lock
@@ -164,7 +164,7 @@ def _java_command(directory: Path) -> list[str]:
 def _spawn(directory: Path, command: list[str], environment: Mapping[str, str], *, may_keep_ports: bool) -> BrokerState:
     """Starts the process and records it at once."""
     port, controller_port = free_ports(_last_ports(directory) if may_keep_ports else ())
-    write_properties(directory / PROPERTIES, server_properties(port, controller_port))
+    (directory / PROPERTIES).write_text(server_properties(port, controller_port), encoding="ascii")
     log = fresh_log(directory / LOG)
     if not (directory / "data" / "meta.properties").exists():
         _format(directory, command, log)
@@ -179,6 +179,12 @@ def _spawn(directory: Path, command: list[str], environment: Mapping[str, str], 
     part.write_bytes(msgspec.json.encode(state))
     part.replace(directory / STATE_FILE)
     return state
+
+
+def server_properties(port: int, controller_port: int) -> str:
+    """The settings of a broker that listens on these ports; what and why is told in the packaged file."""
+    template = Template(packaged(f"kafka/{PROPERTIES}").read_text(encoding="ascii"))
+    return template.substitute(port=port, controller_port=controller_port)
 
 
 def _last_ports(directory: Path) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from itertools import islice
 
 from gagar.errors import UnavailableError
 
@@ -55,12 +56,11 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_ports(preferred: tuple[int, ...], num: int = 2) -> list[int]:
-    """`num` different free ports: the preferred ones if all are free. Raises UnavailableError."""
-    if len(preferred) == num and all(is_free(port) for port in preferred):
+def free_ports(preferred: tuple[int, ...]) -> list[int]:
+    """Two different free ports: the preferred ones if both are free. Raises UnavailableError."""
+    if len(preferred) == 2 and all(is_free(port) for port in preferred):
         return list(preferred)
-    shuffled = random.sample(PORTS, len(PORTS))
-    chosen = [port for port, _ in zip((port for port in shuffled if is_free(port)), range(num), strict=False)]
-    if len(chosen) < num:
-        raise UnavailableError(f"ports {PORTS.start} to {PORTS.stop - 1}: expected {num} free ones, got {len(chosen)}")
+    chosen = list(islice(filter(is_free, random.sample(PORTS, len(PORTS))), 2))
+    if len(chosen) < 2:
+        raise UnavailableError(f"ports {PORTS.start} to {PORTS.stop - 1}: expected 2 free ones, got {len(chosen)}")
     return chosen

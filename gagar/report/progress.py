@@ -15,7 +15,7 @@ import msgspec
 
 from gagar.groups.lineage import Lineage
 from gagar.groups.rounds import Round, ratio
-from gagar.records import DeadLetter, Outcome, PatchMeasures, PolicyVersion, RolloutRequest, Verdict
+from gagar.records import DeadLetter, Outcome, PolicyVersion, RolloutRequest, Verdict
 from gagar.stream.handlers import Delivery
 
 
@@ -24,7 +24,6 @@ class AttemptSums(msgspec.Struct, kw_only=True):
 
     version: int
     num_valid: int = 0
-    num_invalid: int = 0
     num_passed: int = 0
     num_clean: int = 0
     """Passing attempts without dead statement or edit outside the task."""
@@ -33,23 +32,17 @@ class AttemptSums(msgspec.Struct, kw_only=True):
     num_out_of_scope: int = 0
     """Passing attempts with edits outside the task."""
     num_sampled_tokens: int = 0
-    num_turns: int = 0
 
     def add(self, verdict: Verdict) -> None:
         if verdict.status == "invalid":
-            self.num_invalid += 1
             return
         self.num_valid += 1
         self.num_sampled_tokens += verdict.attempt.num_sampled_tokens
-        self.num_turns += verdict.attempt.num_turns
         if verdict.status == "passed":
-            self._add_passed(verdict.measures)
-
-    def _add_passed(self, measures: PatchMeasures) -> None:
-        self.num_passed += 1
-        self.num_clean += measures.is_clean
-        self.num_with_dead_code += measures.num_dead_statements > 0
-        self.num_out_of_scope += measures.num_files_out_of_scope > 0
+            self.num_passed += 1
+            self.num_clean += verdict.measures.is_clean
+            self.num_with_dead_code += verdict.measures.num_dead_statements > 0
+            self.num_out_of_scope += verdict.measures.num_files_out_of_scope > 0
 
 
 class Step(msgspec.Struct, kw_only=True):

@@ -16,9 +16,8 @@ from gagar.broker.address import (
     last_state,
     running_state,
 )
-from gagar.broker.local import cluster_of, start_broker, stop_broker
+from gagar.broker.local import cluster_of, server_properties, start_broker, stop_broker
 from gagar.broker.probe import PORTS, free_ports, is_answering, is_free
-from gagar.broker.properties import MAX_MESSAGE_BYTES, SEGMENT_BYTES, server_properties, write_properties
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity
 from tests.runs import make_run
@@ -103,13 +102,22 @@ def test_an_open_port_alone_is_no_answer() -> None:
     assert not is_answering("127.0.0.1:1", timeout_s=0.05)
 
 
+def properties(port: int, controller_port: int) -> dict[str, str]:
+    lines = (line.partition("=") for line in server_properties(port, controller_port).splitlines() if not line.startswith("#"))
+    return {key: value for key, _, value in lines if key}
+
+
 def test_the_largest_record_fits_into_messages_and_segments() -> None:
     largest = max(topic.max_record_bytes for topic in TOPICS)
-    assert largest < MAX_MESSAGE_BYTES < SEGMENT_BYTES
+    settings = properties(20001, 20002)
+    message = int(settings["message.max.bytes"])
+    assert largest < message < int(settings["log.segment.bytes"])
+    assert message <= int(settings["replica.fetch.max.bytes"])
+    assert message < int(settings["socket.request.max.bytes"])
 
 
-def test_properties_name_the_listeners_and_escape_backslashes(tmp_path: Path) -> None:
-    properties = server_properties(20001, 20002)
-    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002"
-    write_properties(tmp_path / "p", {"log.dirs": "a\\b"})
-    assert (tmp_path / "p").read_text() == "log.dirs=a\\\\b\n"
+def test_properties_name_the_listeners() -> None:
+    listeners = "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002"
+    settings = properties(20001, 20002)
+    assert settings["listeners"] == settings["advertised.listeners"] == listeners
+    assert settings["controller.quorum.bootstrap.servers"] == "127.0.0.1:20002"

@@ -104,7 +104,7 @@ def test_training_attempts_are_summed_by_the_version_that_sampled_them() -> None
 
 def test_invalid_attempts_are_in_no_statistics() -> None:
     (sums,) = fold(make_verdict(status="invalid", num_sampled_tokens=99), make_verdict(sample_index=1)).attempts
-    assert (sums.num_invalid, sums.num_valid, sums.num_passed, sums.num_sampled_tokens) == (1, 1, 1, 40)
+    assert (sums.num_valid, sums.num_passed, sums.num_sampled_tokens) == (1, 1, 40)
 
 
 def test_evaluation_attempts_do_not_mix_with_training_ones() -> None:
