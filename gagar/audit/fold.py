@@ -12,7 +12,7 @@ Time is the newest record's, not the clock's: a run that was stopped is not over
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ from gagar.records import (
     Group,
     GroupAdvantages,
     LogRef,
+    MemberAdvantage,
     Outcome,
     PolicyVersion,
     RolloutRequest,
@@ -220,7 +221,7 @@ class Audit:
         self._num_fallback += bool(group.fallback)
         self._found.add_all(broken_laws(group), f"advantages of {group.group_id}")
         for member in group.members:
-            self._resolve(group.group_id, member.sample_index, (member.trajectory, member.attempt.tokens), source)
+            self._resolve(group.group_id, member, source)
 
     def _apply_outcome(self, trail: Trail, outcome: Outcome, source: LogRef) -> None:
         self._found.add_all(broken_outcome(outcome), f"outcome of {outcome.group_id}")
@@ -248,12 +249,12 @@ class Audit:
             self._hold(Law.REQUEST_REFERENCE, f"{expected}, at offset {asked}, got {member.attempt.request}")
         claim = Claim(member.attempt.request, member.group_id, member.sample_index)
         self._found.add_all(self._resolver.broken(claim, source, is_followed=False))
-        self._resolve(member.group_id, member.sample_index, (member.trajectory, member.attempt.tokens), source)
+        self._resolve(member.group_id, member, source)
 
-    def _resolve(self, group_id: str, sample_index: int, refs: Sequence[LogRef | None], source: LogRef) -> None:
-        for ref in refs:
+    def _resolve(self, group_id: str, member: Verdict | MemberAdvantage, source: LogRef) -> None:
+        for ref in (member.trajectory, member.attempt.tokens):
             if ref is not None:
-                self._found.add_all(self._resolver.broken(Claim(ref, group_id, sample_index), source))
+                self._found.add_all(self._resolver.broken(Claim(ref, group_id, member.sample_index), source))
 
     def _hold(self, law: Law, text: str) -> None:
         self._found.add(Finding(law, text))

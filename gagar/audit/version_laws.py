@@ -13,44 +13,39 @@ from gagar.groups.lineage import Lineage
 from gagar.records import LineageEntry, PolicyVersion
 
 
-class VersionsOfRun:
-    """What the log holds of one run."""
-
-    def __init__(self, first: PolicyVersion) -> None:
-        self.first = first.version
-        self.last = first
-
-
 class Versions:
     """Folds the versions of all runs."""
 
     def __init__(self) -> None:
         self.lineage = Lineage()
-        self._runs: dict[str, VersionsOfRun] = {}
+        self._first: dict[str, int] = {}
+        """Of each run the first version that the log holds."""
+        self._last: dict[str, PolicyVersion] = {}
+        """Of each run the version that it published last."""
         self._newest_run = ""
         self._is_whole = True
         """Nothing has been removed from the log."""
 
     def observe(self, version: PolicyVersion, offset: int) -> Iterator[Finding]:
         """Takes in the version at an offset of the topic; what is wrong with it."""
-        run = self._runs.get(version.run_id)
-        if run is None:
-            self._is_whole &= bool(self._runs) or offset == 0
+        before = self._last.get(version.run_id)
+        if before is None:
+            self._is_whole &= bool(self._last) or offset == 0
             found = [*broken_lineage(version), *self._broken_start(version)]
-            self._runs[version.run_id] = VersionsOfRun(version)
+            self._first[version.run_id] = version.version
             self._newest_run = version.run_id
         else:
-            found = [*broken_succession(version, run.last), *self._broken_turn(version)]
-            run.last = version
+            found = [*broken_succession(version, before), *self._broken_turn(version)]
+        self._last[version.run_id] = version
         self.lineage.observe(version)
         yield from found
 
     def holds(self, run_id: str, step: int) -> bool:
         """Whether a version of that run and step was there, as far as the log can tell."""
-        run = self._runs.get(run_id)
-        if run is None:
+        last = self._last.get(run_id)
+        if last is None:
             return not self._is_whole
-        return step <= run.last.version and (step >= run.first or not self._is_whole)
+        return step <= last.version and (step >= self._first[run_id] or not self._is_whole)
 
     def _broken_turn(self, version: PolicyVersion) -> Iterator[Finding]:
         if version.run_id != self._newest_run:
@@ -62,7 +57,7 @@ class Versions:
         if version.version != base and self._is_whole:
             text = f"expected its run to begin with version {base}, where it goes on from, got this one"
             yield Finding(Law.VERSION_BASE, text)
-        if self._runs and not version.lineage:
+        if self._last and not version.lineage:
             text = f"expected a lineage that goes back to run {self._newest_run} or one before, got none"
             yield Finding(Law.LINEAGE_ROOT, text)
         yield from self._broken_entries(version.lineage)
@@ -73,9 +68,9 @@ class Versions:
             if not self.holds(entry.run_id, entry.last_step):
                 text = f"expected a lineage of versions that exist, got {entry.run_id}@{entry.last_step}"
                 yield Finding(Law.LINEAGE_RESOLVES, text)
-        before = self._runs.get(lineage[-1].run_id) if lineage else None
-        if before is not None and lineage[:-1] != before.last.lineage:
-            expected, got = _named(before.last.lineage), _named(lineage)
+        before = self._last.get(lineage[-1].run_id) if lineage else None
+        if before is not None and lineage[:-1] != before.lineage:
+            expected, got = _named(before.lineage), _named(lineage)
             text = f"expected the lineage of the run before, {expected}, and that run, got {got}"
             yield Finding(Law.LINEAGE_CONTINUES, text)
 

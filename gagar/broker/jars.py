@@ -38,9 +38,9 @@ class Jar(msgspec.Struct, frozen=True, kw_only=True):
         return f"{artifact}-{version}.jar"
 
 
-def listed_jars(path: Path = LIST_FILE) -> list[Jar]:
+def listed_jars() -> list[Jar]:
     """The committed list."""
-    lines = (line.split() for line in path.read_text(encoding="ascii").splitlines() if line and not line.startswith("#"))
+    lines = (line.split() for line in LIST_FILE.read_text(encoding="ascii").splitlines() if line and not line.startswith("#"))
     return [Jar(sha256=digest, coordinate=coordinate) for digest, coordinate in lines]
 
 

@@ -178,8 +178,7 @@ def make_tasks(part: Part, seed: int = 0) -> list[Task]:
 
 def tasks_as_lines(part: Part, seed: int = 0) -> bytes:
     """The part's JSON Lines file."""
-    encoder = msgspec.json.Encoder()
-    return b"".join(encoder.encode(task) + b"\n" for task in make_tasks(part, seed))
+    return msgspec.json.Encoder().encode_lines(make_tasks(part, seed))
 
 
 def write_tasks(directory: Path, seed: int = 0) -> None:

@@ -61,17 +61,17 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def end_members(directory: Path, terminate_s: float = TERMINATE_S) -> None:
+def end_members(directory: Path) -> None:
     """Ends all members: SIGTERM, then SIGKILL until none is left."""
     pids = members(directory)
     send(pids, signal.SIGTERM)
-    deadline = time.monotonic() + terminate_s
+    deadline = time.monotonic() + TERMINATE_S
     while pids:
         time.sleep(POLL_S)
         pids = members(directory)
         if time.monotonic() >= deadline:
             send(pids, signal.SIGKILL)
-        if time.monotonic() >= deadline + terminate_s:
+        if time.monotonic() >= deadline + TERMINATE_S:
             raise UnavailableError(f"{directory}: expected its leftover processes to end, got {pids} alive; end them by hand")
 
 

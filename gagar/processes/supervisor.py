@@ -8,6 +8,7 @@ broker, if the run uses it, is started again when it dies.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -53,21 +54,17 @@ class Supervisor:
         self._restart_policy = restart_policy or RestartPolicy()
         self._directory = directory
         self._on_line = on_line
-        self._cleanup = OrphanCleanup(directory, is_exclusive=True)
-        self._is_held = False
+        self._held = ExitStack()
         self._processes: list[SupervisedProcess] = []
         self._kept: dict[asyncio.Task[int], SupervisedProcess] = {}
         self._side: list[asyncio.Task[None]] = []
 
     async def hold(self) -> None:
         """Takes the run for this supervisor and ends what an earlier one left. Raises UnavailableError if another one lives."""
-        await asyncio.to_thread(self._cleanup.__enter__)
-        self._is_held = True
+        await asyncio.to_thread(self._held.enter_context, OrphanCleanup(self._directory, is_exclusive=True))
 
     async def start(self) -> None:
-        """Starts every process; holds the run first, if that was not done."""
-        if not self._is_held:
-            await self.hold()
+        """Starts every process of a run that is held."""
         storage = Storage(self._directory)
         for spec in self._specs:
             log = fresh_log(self._directory / "logs" / f"{spec.name}.log")
@@ -111,9 +108,7 @@ class Supervisor:
         for side in self._side:
             side.cancel()
         await asyncio.gather(*self._side, *self._kept, return_exceptions=True)
-        if self._is_held:
-            self._is_held = False
-            await asyncio.to_thread(self._cleanup.__exit__, None, None, None)
+        await asyncio.to_thread(self._held.close)
 
     def states(self) -> list[ProcessState]:
         """Every process, in the order of the stages."""

@@ -52,6 +52,7 @@ async def test_a_run_whose_stages_fill_the_disk_ends_instead_of_restarting_them(
     script = f"open({str(small_disk / 'data')!r}, 'ab').write(bytes(4 << 20))"
     spec = ProcessSpec(name="learner", command=(sys.executable, "-I", "-c", script))
     supervisor = Supervisor([spec], small_disk / "run", ClusterWatch(lambda: True))
+    await supervisor.hold()
     await supervisor.start()
     async with asyncio.timeout(20):
         with pytest.raises(MachineError, match=rf"{small_disk / 'run'}: expected to take data, got no space left on device"):

@@ -50,6 +50,7 @@ def make_supervisor(tmp_path: Path, *specs: ProcessSpec, lines: Lines | None = N
 
 async def test_the_run_ends_when_its_sources_have_and_the_rest_is_stopped(tmp_path: Path) -> None:
     supervisor = make_supervisor(tmp_path, spec("sampler", "print('done')", is_goal=True), spec("worker", FOREVER))
+    await supervisor.hold()
     await supervisor.start()
     assert await supervisor.wait() == 0
     await supervisor.stop()
@@ -59,6 +60,7 @@ async def test_the_run_ends_when_its_sources_have_and_the_rest_is_stopped(tmp_pa
 
 async def test_a_stage_that_refuses_its_configuration_ends_everything(tmp_path: Path) -> None:
     supervisor = make_supervisor(tmp_path, spec("worker", FOREVER), spec("broken", "import sys; sys.exit(2)"))
+    await supervisor.hold()
     await supervisor.start()
     assert await supervisor.wait() == 2
     await supervisor.stop()
@@ -67,6 +69,7 @@ async def test_a_stage_that_refuses_its_configuration_ends_everything(tmp_path: 
 
 async def test_a_stage_that_is_given_up_ends_the_run_with_1(tmp_path: Path) -> None:
     supervisor = make_supervisor(tmp_path, spec("worker", FOREVER), spec("broken", "1 / 0"))
+    await supervisor.hold()
     await supervisor.start()
     assert await supervisor.wait() == 1
     await supervisor.stop()
@@ -77,6 +80,7 @@ async def test_a_stage_that_is_given_up_ends_the_run_with_1(tmp_path: Path) -> N
 async def test_a_process_that_ignores_sigterm_is_killed_in_bounded_time(tmp_path: Path) -> None:
     lines = Lines()
     supervisor = make_supervisor(tmp_path, spec("stubborn", STUBBORN), lines=lines)
+    await supervisor.hold()
     await supervisor.start()
     await lines.until(("stubborn", "up"))
     started = time.monotonic()
@@ -90,6 +94,7 @@ async def test_lines_of_all_logs_are_told_up_to_the_last_one(tmp_path: Path) -> 
     supervisor = make_supervisor(
         tmp_path, spec("a", "print('one'); print('no end', end='')", is_goal=True), spec("b", FOREVER), lines=lines
     )
+    await supervisor.hold()
     await supervisor.start()
     await lines.until(("b", "up"), ("a", "one"))
     await supervisor.wait()
@@ -101,10 +106,11 @@ async def test_two_supervisors_of_one_run_are_refused(tmp_path: Path) -> None:
     lines = Lines()
     first = make_supervisor(tmp_path, spec("a", FOREVER), lines=lines)
     second = make_supervisor(tmp_path, spec("a", FOREVER))
+    await first.hold()
     await first.start()
     await lines.until(("a", "up"))
     with pytest.raises(UnavailableError, match=r"run: expected to be free, got in use by another gagar \(pid \d+\); stop that"):
-        await second.start()
+        await second.hold()
     await second.stop()
     assert first.states()[0].pid is not None
     await first.stop()
@@ -114,6 +120,7 @@ async def test_two_supervisors_of_one_run_are_refused(tmp_path: Path) -> None:
 async def test_a_run_whose_directory_was_moved_away_ends_and_says_why(tmp_path: Path, is_replaced: bool) -> None:
     lines = Lines()
     supervisor = make_supervisor(tmp_path, spec("a", FOREVER), lines=lines)
+    await supervisor.hold()
     await supervisor.start()
     await lines.until(("a", "up"))
     (tmp_path / "run").rename(tmp_path / "moved")
@@ -132,6 +139,7 @@ async def test_a_run_whose_directory_was_moved_away_ends_and_says_why(tmp_path: 
 async def test_a_process_that_dies_in_a_directory_that_is_gone_makes_no_new_one(tmp_path: Path) -> None:
     script = f"import os; os.rename({str(tmp_path / 'run')!r}, {str(tmp_path / 'moved')!r})"
     supervisor = make_supervisor(tmp_path, spec("a", script))
+    await supervisor.hold()
     await supervisor.start()
     with pytest.raises(UnavailableError, match="expected the directory that this run began with, got none"):
         await supervisor.wait()
@@ -142,6 +150,7 @@ async def test_a_process_that_dies_in_a_directory_that_is_gone_makes_no_new_one(
 async def test_the_log_of_the_run_before_is_kept_beside_the_new_one(tmp_path: Path) -> None:
     for word in ("first", "second"):
         supervisor = make_supervisor(tmp_path, spec("a", f"print('{word}')", is_goal=True))
+        await supervisor.hold()
         await supervisor.start()
         await supervisor.wait()
         await supervisor.stop()
@@ -166,6 +175,7 @@ async def main(root):
     spec = ProcessSpec(name="a", command=(sys.executable, "-I", "-c", script))
     watch = ClusterWatch(lambda: False)
     supervisor = Supervisor([spec], root / "run", watch, on_line=lambda name, line: print(line, flush=True))
+    await supervisor.hold()
     await supervisor.start()
     await asyncio.sleep(60)
 
