@@ -27,7 +27,8 @@ from gagar.processes.supervised import ProcessState
 from gagar.processes.supervisor import Supervisor
 from gagar.report.display import display_on
 from gagar.report.summary import Summary, summarize, summary_rows
-from gagar.report.watch import Ending, Plan, Watch, resident_bytes
+from gagar.report.terminal import Plan
+from gagar.report.watch import Ending, Watch, resident_bytes
 from topology.stages import STAGES
 
 if TYPE_CHECKING:

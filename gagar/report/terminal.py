@@ -14,6 +14,7 @@ from rich.text import Text
 
 from gagar.groups.rounds import Round, ratio
 from gagar.report.progress import Snapshot, recent
+from gagar.stream.spec import Stage
 
 RECENT_ATTEMPTS = 256
 """Attempts behind the pass rate that is shown."""
@@ -38,17 +39,24 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     """Output records per second."""
 
 
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the watched run is."""
+
+    run_name: str
+    num_steps: int
+    stages: tuple[Stage, ...]
+    log_dir: str
+
+
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
     """All that is shown at one moment."""
 
-    run_name: str
+    plan: Plan
     phase: str
     """What is going on, in a word or two. Example: `training`."""
     elapsed_s: float
-    num_steps: int
     stages: list[StageRow]
     snapshot: Snapshot
-    log_dir: str
     trouble: str = ""
     """What went wrong last, in a line; empty if nothing did."""
 
@@ -106,7 +114,7 @@ def plain_line(screen: Screen) -> str:
     sums = recent(snapshot.attempts, RECENT_ATTEMPTS)
     lag = sum(row.lag or 0 for row in screen.stages)
     fields = {
-        "step": f"{max(snapshot.step, 0)}/{screen.num_steps}",
+        "step": f"{max(snapshot.step, 0)}/{screen.plan.num_steps}",
         "pass": share(ratio(sums.num_passed, sums.num_valid)),
         "clean": share(ratio(sums.num_clean, sums.num_passed)),
         "requested": snapshot.num_requested,
@@ -130,16 +138,16 @@ def render(screen: Screen, is_unicode: bool = True) -> RenderableType:
 
 def _header(screen: Screen, is_unicode: bool) -> Text:
     width = 20
-    done = min(max(screen.snapshot.step, 0) / screen.num_steps, 1.0)
+    done = min(max(screen.snapshot.step, 0) / screen.plan.num_steps, 1.0)
     full, empty = ("\u2501", "\u2500") if is_unicode else ("=", "-")
     num_full = round(done * width)
     return Text.assemble(
         (" gagar ", "bold reverse"),
-        (f" {screen.run_name} ", "bold"),
+        (f" {screen.plan.run_name} ", "bold"),
         f" {clock(screen.elapsed_s)}  {screen.phase}  ",
         (full * num_full, "green"),
         (empty * (width - num_full), "dim"),
-        f" step {max(screen.snapshot.step, 0)}/{screen.num_steps}",
+        f" step {max(screen.snapshot.step, 0)}/{screen.plan.num_steps}",
         no_wrap=True,
         overflow="crop",
     )
@@ -186,7 +194,7 @@ def _facts(screen: Screen, is_unicode: bool) -> list[Text]:
         _line("held-out", _rounds(snapshot.rounds)),
         _line("tokens", f"{number(ratio(sums.num_sampled_tokens, sums.num_valid))} sampled per attempt"),
         _line("learner", _learner(snapshot)),
-        _line("logs", screen.log_dir, style="dim"),
+        _line("logs", screen.plan.log_dir, style="dim"),
         # In full over a few lines: its end tells the most.
         *([_line("trouble", "", screen.trouble[-MAX_TROUBLE:], "red", is_folded=True)] if screen.trouble else []),
     ]

@@ -13,12 +13,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Literal, Protocol
 
-import msgspec
-
 from gagar.errors import GagarError
 from gagar.processes.supervised import ProcessState
 from gagar.report.progress import Progress, Snapshot
-from gagar.report.terminal import Rates, Screen, StageRow
+from gagar.report.terminal import Plan, Rates, Screen, StageRow
 from gagar.stream.handlers import Delivery
 from gagar.stream.spec import Stage
 
@@ -50,15 +48,6 @@ class Display(Protocol):
     interval_s: float
 
     def show(self, screen: Screen) -> None: ...
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the watched run is."""
-
-    run_name: str
-    num_steps: int
-    stages: tuple[Stage, ...]
-    log_dir: str
 
 
 class Watch:
@@ -149,13 +138,11 @@ class Watch:
         snapshot = self.progress.snapshot()
         self._rates.update(self._clock(), snapshot.records)
         return Screen(
-            run_name=self._plan.run_name,
+            plan=self._plan,
             phase=phase(snapshot),
             elapsed_s=self.elapsed_s(),
-            num_steps=self._plan.num_steps,
             stages=[self._row(stage, states) for stage in self._plan.stages],
             snapshot=snapshot,
-            log_dir=self._plan.log_dir,
             trouble=self.trouble,
         )
 

@@ -29,7 +29,7 @@ from gagar.processes.shutdown import interruption
 from gagar.processes.supervised import ProcessSpec
 from gagar.report.display import LINE_S, REFRESH_S, display_on
 from gagar.report.progress import Progress
-from gagar.report.terminal import Screen, StageRow
+from gagar.report.terminal import Plan, Screen, StageRow
 from gagar.stream.handlers import Delivery
 from gagar.stream.spec import Stage, Topic
 from tests.builders import make_delivery, make_outcome, make_request, make_run, make_version
@@ -133,9 +133,8 @@ async def fake_audit(run: Run, *, is_in_flight_allowed: bool = False) -> Any:
 def make_screen(run_name: str = "try") -> Screen:
     row = StageRow(name="advantage-publisher", num_up=1, num_processes=1, num_restarts=0, lag=0, rate=0.0)
     snapshot = Progress().snapshot()
-    return Screen(
-        run_name=run_name, phase="training", elapsed_s=1.0, num_steps=5, stages=[row], snapshot=snapshot, log_dir="logs"
-    )
+    plan = Plan(run_name=run_name, num_steps=5, stages=(), log_dir="logs")
+    return Screen(plan=plan, phase="training", elapsed_s=1.0, stages=[row], snapshot=snapshot)
 
 
 @pytest.fixture

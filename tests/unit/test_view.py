@@ -14,6 +14,7 @@ from gagar.report.terminal import (
     ASCII_BLOCKS,
     BLOCKS,
     RATE_WINDOW_S,
+    Plan,
     Rates,
     Screen,
     StageRow,
@@ -33,15 +34,17 @@ def make_row(name: str, **fields: Any) -> StageRow:
     return StageRow(**{"name": name, "num_up": 1, "num_processes": 1, "num_restarts": 0, "lag": 3, "rate": 1.25, **fields})
 
 
+def make_plan(run_name: str) -> Plan:
+    return Plan(run_name=run_name, num_steps=60, stages=(), log_dir=f"/somewhere/.gagar/runs/{run_name}")
+
+
 def make_screen(progress: Progress | None = None, **fields: Any) -> Screen:
     defaults: dict[str, Any] = {
-        "run_name": "nano-20261129-201244",
+        "plan": make_plan("nano-20261129-201244"),
         "phase": "training",
         "elapsed_s": 95.0,
-        "num_steps": 60,
         "stages": [make_row(name) for name in NAMES],
         "snapshot": (progress or Progress()).snapshot(),
-        "log_dir": "/somewhere/.gagar/runs/nano-20261129-201244",
     }
     return Screen(**{**defaults, **fields})
 
@@ -113,7 +116,7 @@ def test_a_stage_that_is_down_or_has_no_input_says_so() -> None:
 
 
 def test_hostile_names_are_shown_as_text() -> None:
-    assert "[bold]x" in drawn(make_screen(run_name="[bold]x"))
+    assert "[bold]x" in drawn(make_screen(plan=make_plan("[bold]x")))
 
 
 def test_a_line_for_logs_holds_the_same_figures() -> None:

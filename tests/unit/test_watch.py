@@ -11,8 +11,8 @@ from gagar.errors import UnavailableError
 from gagar.processes.supervised import ProcessState
 from gagar.records import PolicyVersion
 from gagar.report.progress import Progress
-from gagar.report.terminal import Screen
-from gagar.report.watch import Plan, Watch, own_topics, phase, resident_bytes, stage_name
+from gagar.report.terminal import Plan, Screen
+from gagar.report.watch import Watch, own_topics, phase, resident_bytes, stage_name
 from gagar.stream.handlers import Delivery
 from tests.builders import make_delivery, make_request, make_version
 from topology.stages import GATHERER, LEARNER, ROLLOUT_WORKER, SAMPLER, STAGES, VERIFIER
