@@ -9,7 +9,6 @@ import re
 import sys
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -23,16 +22,12 @@ from gagar.broker.address import bootstrap_servers
 from gagar.cli.saved_run import name_another, reading_options
 from gagar.config import Run
 from gagar.errors import ConfigError
-from gagar.stream.kafka.topic_plan import TopicState
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.readers.scans import Spans, scan_transport
 from gagar.stream.transport import Partition, Transport
 from topology import topics
 from topology.composition import stage_config
 from topology.stages import GATHERER, upstream_first
-
-if TYPE_CHECKING:
-    from gagar.stream.kafka.admin import Admin
 
 CLOCK_SKEW_S = 60.0
 """The most by which the sampler's clock, which dates requests, may be ahead of the broker's, which dates records."""
@@ -48,7 +43,8 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     servers = bootstrap_servers(run)
     ranges = await asyncio.to_thread(_ranges, servers, run)
     spans = await asyncio.to_thread(_spans, servers, run, ranges, since)
-    audit = Audit(_terms(run, since), ranges)
+    grace_s = stage_config(GATHERER, run).grace_s
+    audit = Audit(AuditTerms(max_staleness=run.training.max_staleness, grace_s=grace_s, since=since), ranges)
     transport = KafkaTransport(servers, run.run.name)
     await transport.open()
     try:
@@ -68,11 +64,6 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     return audit.result(is_in_flight_allowed=is_in_flight_allowed)
 
 
-def _terms(run: Run, since: float) -> AuditTerms:
-    grace_s = stage_config(GATHERER, run).grace_s
-    return AuditTerms(max_staleness=run.training.max_staleness, grace_s=grace_s, since=since)
-
-
 def _ranges(servers: str, run: Run) -> Ranges:
     """First and end offset of every partition, by the topic's name without the run's prefix: a consistent cut, since the ends
     are asked for one topic after the other, downstream first.
@@ -85,7 +76,10 @@ def _ranges(servers: str, run: Run) -> Ranges:
     eager = (topics.TRAJECTORY_TOKENS, topics.TRAJECTORIES, topics.POLICY_VERSIONS)
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
     with Admin(servers) as admin:
-        found = found_topics(run, admin)
+        found = admin.describe([run.topic(topic.name) for topic in topics.TOPICS])
+        if len(found) < len(topics.TOPICS):
+            got = f"{run.run.name!r} without; {name_another(run)}"
+            raise ConfigError(f"run.name: expected a run with topics, got {got}")
         for topic in reversed(upstream_first()):
             name = run.topic(topic.name)
             asked = {name: found[name].num_partitions}
@@ -122,14 +116,6 @@ async def _follow(audit: Audit, transport: Transport) -> list[tuple[Claim, Findi
         return [pair async for pair in broken_claims(audit.claims(), references, records)]
     finally:
         await references.close()
-
-
-def found_topics(run: Run, admin: "Admin") -> dict[str, TopicState]:
-    """The topics of a run as they are on the cluster; raises ConfigError if it has none there."""
-    found = admin.describe([run.topic(topic.name) for topic in topics.TOPICS])
-    if len(found) < len(topics.TOPICS):
-        raise ConfigError(f"run.name: expected a run with topics, got {run.run.name!r} without; {name_another(run)}")
-    return found
 
 
 def since_time(context: click.Context | None, option: click.Parameter | None, text: str | None) -> float:

@@ -5,6 +5,8 @@ import json
 import click
 
 from gagar.broker.address import broker_dir, running_state
+from gagar.broker.local import start_broker, stop_broker
+from gagar.broker.probe import is_answering
 from gagar.cli.run_file import check_dir, run_options
 from gagar.config import Run
 from gagar.errors import ConfigError
@@ -19,8 +21,6 @@ def broker() -> None:
 @run_options
 def start(run: Run) -> None:
     """Start it, unless it runs already, and wait until it answers."""
-    from gagar.broker.local import start_broker
-
     if run.kafka.bootstrap_servers:
         raise ConfigError(
             f"kafka.bootstrap_servers: expected none for a local broker, got {run.kafka.bootstrap_servers}; "
@@ -34,8 +34,6 @@ def start(run: Run) -> None:
 @run_options
 def stop(run: Run) -> None:
     """Stop it in good order; its data stay."""
-    from gagar.broker.local import stop_broker
-
     click.echo("stopped" if stop_broker(broker_dir(run)) else "not running")
 
 
@@ -45,8 +43,6 @@ def stop(run: Run) -> None:
 @click.pass_context
 def status(context: click.Context, run: Run, as_json: bool) -> None:
     """Say whether it runs and answers; exit code 1 if not."""
-    from gagar.broker.probe import is_answering
-
     state = running_state(broker_dir(run))
     is_up = state is not None and is_answering(state.address)
     facts = {

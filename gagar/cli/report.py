@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from gagar.broker.address import bootstrap_servers
-from gagar.cli.audit import found_topics, run_audit
+from gagar.cli.audit import run_audit
 from gagar.cli.saved_run import name_another, reading_options
 from gagar.config import SHARED, Run
 from gagar.errors import ConfigError
@@ -48,17 +48,13 @@ def report(run: Run, is_json: bool) -> None:
 
 
 async def make_report(run: Run) -> Summary:
-    """Reads, audits and writes; the summary, with the path of the page. Raises UnavailableError, or ConfigError if the cluster
+    """Audits, reads and writes; the summary, with the path of the page. Raises UnavailableError, or ConfigError if the cluster
     has no topics of this run."""
-    from gagar.stream.kafka.admin import Admin
-
-    with Admin(bootstrap_servers(run)) as admin:
-        await asyncio.to_thread(found_topics, run, admin)
+    audit = await run_audit(run, is_in_flight_allowed=True)
     history = await read_history(scan_of(run, bootstrap_servers(run)))
     snapshot = history.snapshot
     if not snapshot.records:
         raise ConfigError(f"run.name: expected a run with records, got {run.run.name!r}; {name_another(run)}")
-    audit = await run_audit(run, is_in_flight_allowed=True)
     summary = summarize(snapshot, run.run.name, audit_text(audit.findings), snapshot.last_at - snapshot.first_at)
     page = await asyncio.to_thread(write_run_report, run, history, summary)
     return msgspec.structs.replace(summary, report=str(page))

@@ -30,16 +30,12 @@ def load_model(path: Path, device: str) -> Any:
     """The model at `path` in float32 for inference; raises ConfigError if it is unreadable, incomplete or unsupported."""
     model = read_model(path, dtype=torch.float32, attn_implementation="sdpa")
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or (getattr(model.config, "use_sliding_window", True) and _sliding_window(model)):
+    has_window = getattr(model.config, "use_sliding_window", True) and getattr(model.config, "sliding_window", None)
+    if kinds != {"full_attention"} or has_window:
         raise ConfigError(
             f"policy.path {path}: expected full attention in every layer, got {sorted(kinds)}; use another engine"
         )
     return model.eval().requires_grad_(False).to(device)
-
-
-def _sliding_window(model: Any) -> int | None:
-    window: int | None = getattr(model.config, "sliding_window", None)
-    return window
 
 
 def end_token_ids(model: Any, chat: ChatTemplate) -> frozenset[int]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gagar.nano.demonstrations import Demonstration, demonstrations
 from gagar.nano.tasks import write_tasks
+from gagar.nano.tokenizer import MAX_POSITIONS, train_tokenizer
 from gagar.policies.model_directory import write_model
 from gagar.training.sft import Example, SftConfig, SftProgress, train
 
@@ -20,8 +21,6 @@ _NUM_TOKENIZER_TEXTS = 8000
 
 def build_tokenizer(seed: int = 0) -> Any:
     """The tokenizer, learned from the first demonstrations."""
-    from gagar.nano.tokenizer import train_tokenizer
-
     demos = islice(demonstrations(seed), _NUM_TOKENIZER_TEXTS)
     return train_tokenizer(text for demo in demos for text in (demo.exercise.statement, demo.answer))
 
@@ -30,8 +29,6 @@ def build_model(tokenizer: Any, seed: int = 0, **changes: int) -> Any:
     """An untrained model for the tokenizer; `changes` override sizes (for tests)."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
-
-    from gagar.nano.tokenizer import MAX_POSITIONS
 
     torch.manual_seed(seed)
     sizes = {"hidden_size": 192, "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 512} | changes

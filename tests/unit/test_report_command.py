@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,6 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Records:
 
     monkeypatch.setattr("gagar.stream.kafka.client.scan", scan)
     monkeypatch.setattr("gagar.cli.report.run_audit", audit)
-    monkeypatch.setattr("gagar.stream.kafka.admin.Admin", nullcontext)
-    monkeypatch.setattr("gagar.cli.report.found_topics", lambda run, admin: {})
     monkeypatch.setattr("gagar.cli.report.bootstrap_servers", lambda run: "broker:1")
     monkeypatch.setattr("gagar.report.page.draw_pictures", lambda snapshot: [])
     return records
