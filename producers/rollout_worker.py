@@ -13,24 +13,26 @@ and the one before stays. An outage of engine or sandbox is retried until the re
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta
 
+from gagar.agent.loop import Rollout, Tools, run_agent
+from gagar.agent.publishing import outputs_of
+from gagar.agent.role import AgentLimits
+from gagar.agent.solver import Solver
 from gagar.config import Seconds, Table, TrainingTable
 from gagar.engine.kinds import EngineKinds, Transformers
 from gagar.errors import BadRecordError, UnavailableError
 from gagar.policies.chat_template import ChatTemplate
+from gagar.policies.follower import PolicyFollower
 from gagar.records import PolicyVersion, Record, RolloutRequest
 from gagar.sandbox.kinds import Bubblewrap, SandboxKinds
 from gagar.stream.handlers import Delivery, Effect, Output, References
 from gagar.tasks.kinds import Tasks
 from gagar.tasks.task import Task
 from topology.resources import Resources
-
-if TYPE_CHECKING:
-    from gagar.agent.loop import Rollout, Tools
-    from gagar.agent.role import AgentLimits
+from topology.topics import TRAJECTORIES, TRAJECTORY_TOKENS
 
 
 class Config(Table, frozen=True, kw_only=True):
@@ -59,9 +61,7 @@ class Config(Table, frozen=True, kw_only=True):
 class MakeRollouts(Effect):
     """Makes each attempt with an Engine and a Sandbox."""
 
-    def __init__(self, training: TrainingTable, config: Config, tasks: Tasks, tools: "Tools") -> None:
-        from gagar.policies.follower import PolicyFollower
-
+    def __init__(self, training: TrainingTable, config: Config, tasks: Tasks, tools: Tools) -> None:
         self._training = training
         self._config = config
         self._tasks = tasks
@@ -83,9 +83,6 @@ class MakeRollouts(Effect):
             self._policy.offer(record)
 
     async def handle(self, delivery: Delivery[RolloutRequest]) -> Sequence[Output]:
-        from gagar.agent.publishing import outputs_of
-        from topology.topics import TRAJECTORIES, TRAJECTORY_TOKENS
-
         request = delivery.record
         task = await asyncio.to_thread(self._tasks.find, request.task_id)
         if task is None:
@@ -100,11 +97,8 @@ class MakeRollouts(Effect):
         self._outages.pop(str(delivery.ref), None)
         return outputs_of(delivery, rollout, TRAJECTORY_TOKENS.max_record_bytes, TRAJECTORIES.max_record_bytes)
 
-    async def _attempt(self, request: RolloutRequest, task: Task, ref: str) -> "Rollout":
+    async def _attempt(self, request: RolloutRequest, task: Task, ref: str) -> Rollout:
         """Waits for a policy and a place, then makes the attempt; past the deadline it ends with nothing sampled."""
-        from gagar.agent.loop import Rollout, run_agent
-        from gagar.agent.solver import Solver
-
         start = time.time()
         try:
             async with asyncio.timeout(request.deadline - start):
@@ -127,9 +121,7 @@ class MakeRollouts(Effect):
         finally:
             self._places.release()
 
-    def _limits(self, request: RolloutRequest) -> "AgentLimits":
-        from gagar.agent.role import AgentLimits
-
+    def _limits(self, request: RolloutRequest) -> AgentLimits:
         is_training = request.purpose == "training"
         return AgentLimits(
             max_turns=self._config.max_turns,
@@ -146,8 +138,6 @@ class MakeRollouts(Effect):
 
 def make(resources: Resources, config: Config) -> Effect:
     """The stage's handler; raises ConfigError if the tasks cannot be read."""
-    from gagar.agent.loop import Tools
-
     chat = ChatTemplate(resources.policy_path)
     engine, sandbox = config.engine.make(chat, config.concurrency), config.sandbox.make(config.sandbox_concurrency)
     return MakeRollouts(resources.run.training, config, resources.tasks, Tools(engine, chat, sandbox))

@@ -1,5 +1,6 @@
 """The token context of an attempt: ids exactly as given to the engine and as sampled, never re-tokenised."""
 
+from gagar.arrays import Tensor
 from gagar.engine.protocol import Completion
 from gagar.records import TrajectoryTokens
 
@@ -40,8 +41,6 @@ class TokenContext:
     def tokens(self, group_id: str, sample_index: int) -> TrajectoryTokens:
         """The record, its arrays made once."""
         import numpy as np
-
-        from gagar.arrays import Tensor
 
         return TrajectoryTokens(
             group_id=group_id,

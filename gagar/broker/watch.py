@@ -5,8 +5,12 @@ import logging
 import time
 from collections.abc import Callable
 
+from gagar.broker.address import broker_dir, running_state
+from gagar.broker.local import start_broker
+from gagar.broker.probe import is_any_answering
 from gagar.config import Run
 from gagar.errors import GagarError
+from gagar.processes.orphan_cleanup import environment
 from gagar.processes.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -65,11 +69,6 @@ class ClusterWatch:
 
 def cluster_watch(run: Run) -> ClusterWatch:
     """The watch of the run's cluster; a local broker, which runs, is revived, another cluster is not ours to start."""
-    from gagar.broker.address import broker_dir, running_state
-    from gagar.broker.local import start_broker
-    from gagar.broker.probe import is_any_answering
-    from gagar.processes.orphan_cleanup import environment
-
     servers = run.kafka.bootstrap_servers
     if servers:
         return ClusterWatch(lambda: is_any_answering(servers.split(","), PROBE_TIMEOUT_S))
