@@ -19,11 +19,11 @@ def lack_of(error: BaseException | None, where: Path | None = None, *, trusts_te
     their text counts too; not where unknown code may have written it.
     """
     while error is not None:
-        for number in LACKS:
-            words = os.strerror(number)
-            if (isinstance(error, OSError) and error.errno == number) or (trusts_text and words in str(error)):
-                name = where or (isinstance(error, OSError) and error.filename) or "disk"
-                return f"{name}: expected to take data, got {words[:1].lower()}{words[1:]}"
+        number, name = (error.errno, error.filename) if isinstance(error, OSError) else (None, None)
+        for lack in LACKS:
+            words = os.strerror(lack)
+            if number == lack or (trusts_text and words in str(error)):
+                return f"{where or name or 'disk'}: expected to take data, got {words[:1].lower()}{words[1:]}"
         error = error.__cause__ or error.__context__
     return ""
 
