@@ -22,6 +22,7 @@ from gagar.broker.address import bootstrap_servers
 from gagar.cli.saved_run import name_another, reading_options
 from gagar.config import Run
 from gagar.errors import ConfigError
+from gagar.stream.kafka.admin import Admin
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.readers.scans import Spans, scan_transport
 from gagar.stream.transport import Partition, Transport
@@ -71,8 +72,6 @@ def _ranges(servers: str, run: Run) -> Ranges:
     Where a record may be visible before another one of its transaction is (markers take a moment), the end is the one after
     everything written: references are checked against that, and a policy version is waited for.
     """
-    from gagar.stream.kafka.admin import Admin
-
     eager = (topics.TRAJECTORY_TOKENS, topics.TRAJECTORIES, topics.POLICY_VERSIONS)
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
     with Admin(servers) as admin:
@@ -90,8 +89,6 @@ def _ranges(servers: str, run: Run) -> Ranges:
 
 def _spans(servers: str, run: Run, ranges: Ranges, since: float) -> Spans:
     """What to read of each partition: all of it, or what may belong to groups requested since then, and all policy versions."""
-    from gagar.stream.kafka.admin import Admin
-
     spans = {Partition(*at): span for at, span in ranges.items()}
     if not since:
         return spans

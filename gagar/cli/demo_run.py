@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -29,10 +28,8 @@ from gagar.report.display import display_on
 from gagar.report.summary import Summary, summarize, summary_rows
 from gagar.report.terminal import Plan
 from gagar.report.watch import Ending, Watch, resident_bytes
+from gagar.stream.kafka.admin import Admin
 from topology.stages import STAGES
-
-if TYPE_CHECKING:
-    from gagar.stream.kafka.admin import Admin
 
 EXIT_STALLED = 1
 SUPERVISION = ("gagar.processes", "gagar.broker")
@@ -123,8 +120,6 @@ class DemoView:
 
     async def follow(self, servers: str, supervisor: Supervisor, interrupted: asyncio.Event) -> None:
         """Draws the moment until the run has ended, is interrupted, or nothing moves any more."""
-        from gagar.stream.kafka.admin import Admin
-
         deliveries = scan_of(self._run, servers, follow=True)(topics_read(with_transcripts=True))
         with Admin(servers) as self._admin, display_on(self._console) as display:
             self._ending = await self._watch.until_end(supervisor, deliveries, display, interrupted)

@@ -6,6 +6,8 @@ from gagar.broker.address import bootstrap_servers
 from gagar.cli.run_file import run_options
 from gagar.cli.saved_run import save_run
 from gagar.config import Run
+from gagar.stream.kafka.admin import Admin
+from gagar.stream.kafka.initial_offsets import commit_initial_offsets
 from gagar.stream.kafka.topic_plan import TopicChange
 from topology.graph import check_topology, readme_block
 from topology.stages import STAGES
@@ -58,9 +60,6 @@ def graph() -> None:
 
 def apply_topology(run: Run) -> list[TopicChange]:
     """Brings the cluster to the topology; what was done. Raises UnavailableError or ConfigError."""
-    from gagar.stream.kafka.admin import Admin
-    from gagar.stream.kafka.initial_offsets import commit_initial_offsets
-
     check_topology()
     with Admin(bootstrap_servers(run)) as admin:
         changes = admin.apply(run, TOPICS)
@@ -69,7 +68,5 @@ def apply_topology(run: Run) -> list[TopicChange]:
 
 
 def _differences(run: Run) -> list[TopicChange]:
-    from gagar.stream.kafka.admin import Admin
-
     with Admin(bootstrap_servers(run)) as admin:
         return admin.plan(run, TOPICS)

@@ -58,7 +58,7 @@ async def audited(monkeypatch: pytest.MonkeyPatch, taken: Mapping[str, int]) -> 
         log.append(Send(topic=delivery.ref.topic, key=delivery.key.encode(), value=encode(delivery.record)), at=1000.0)
     transport: Any = RetiringTransport(log, taken)
     monkeypatch.setattr("gagar.stream.kafka.client.KafkaTransport", lambda servers, run_name: transport)
-    monkeypatch.setattr("gagar.stream.kafka.admin.Admin", lambda servers: FakeAdmin(log))
+    monkeypatch.setattr("gagar.cli.audit.Admin", lambda servers: FakeAdmin(log))
     return await run_audit(make_run_file("t", "localhost:9"))
 
 

@@ -143,7 +143,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> type[FakeSupervisor]:
     fresh = type("Fresh", (FakeSupervisor,), {"made": []})
     monkeypatch.setattr("gagar.cli.pipeline.Supervisor", fresh)
     monkeypatch.setattr("gagar.cli.pipeline.apply_topology", lambda run: [])
-    monkeypatch.setattr("gagar.stream.kafka.admin.Admin", FakeAdmin)
+    monkeypatch.setattr("gagar.cli.demo_run.Admin", FakeAdmin)
     monkeypatch.setattr("gagar.stream.kafka.client.scan", fake_scan)
     monkeypatch.setattr("gagar.cli.demo_run.run_audit", fake_audit)
     monkeypatch.setattr("gagar.report.page.draw_pictures", lambda snapshot: [])
