@@ -112,6 +112,8 @@ class SupervisedProcess:
             lived_s = time.monotonic() - started
             self._count(code, lived_s)
             final = await self._final(code, started)
+            if self._stopping.is_set():  # meanwhile
+                return 0
             name, last = self.spec.name, last_words(self.log)
             if final is not None:
                 logger.error("stage given up name=%s code=%d last=%s log=%s", name, code, last, self.log)

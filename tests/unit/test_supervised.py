@@ -223,6 +223,24 @@ async def test_a_stop_in_the_pause_before_a_restart_does_not_wait_for_it_and_sta
         assert (lives(tmp_path), process.state.restarts) == (1, 0)
 
 
+@pytest.mark.parametrize("code", [2, 4])
+async def test_a_stop_while_it_is_asked_why_a_process_died_is_quiet(
+    tmp_path: Path, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cluster that does not answer is asked for seconds."""
+    once = RestartPolicy(first_backoff_s=600.0, max_unavailable=0)
+    process = make_process(tmp_path, f"{COUNT}\nsys.exit({code})", restart_policy=once)
+
+    async def stopped_meanwhile(since: float) -> bool:
+        process.stop()
+        return False
+
+    process._was_outage = stopped_meanwhile
+    async with asyncio.timeout(10):
+        assert await process.keep() == 0
+    assert (lives(tmp_path), caplog.messages) == (1, [])
+
+
 async def test_children_share_the_machine_unless_the_user_says_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
