@@ -30,6 +30,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("gagar.cli.up:up", "Run the whole pipeline on this machine."),
 }
 """Name -> (module:attribute, what it does)."""
+OUR_PACKAGES = ("gagar", "topology", "producers", "consumers")
+"""A missing module of these is a bug, one of another package an extra that was not installed."""
 
 
 class OutputError(GagarError):
@@ -100,6 +102,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         _tell("stopped")
         sys.exit(EXIT_INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("", *OUR_PACKAGES):
+            raise
+        _tell(
+            f"error: {error.name}: expected the package, got none; run `pip install 'gagar-rl[all]'`, or the extra that brings it"
+        )
+        sys.exit(EXIT_MACHINE)
     except Exception as error:
         if not (lack := lack_of(error)):
             raise

@@ -34,7 +34,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Kebab-case; its table in the run file is the same with underscores."""
     module: str
-    """Import path; it holds `Config` (the type of its table) and `main(settings)`, and is light to import."""
+    """Import path; it holds `Config` (the type of its table) and `make(resources, config)`, and is light to import."""
     kind: StageKind
     inputs: tuple[Topic, ...] = ()
     """Consumed through the frontier (or, by the learner, through its checkpoint)."""

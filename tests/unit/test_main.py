@@ -65,6 +65,14 @@ def test_each_line_of_an_error_with_several_is_marked(
     assert capsys.readouterr().err == "error: one\nerror: two\n"
 
 
+def test_an_extra_that_was_not_installed_is_one_line_and_exit_code_5(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_command(monkeypatch, failing(ModuleNotFoundError("No module named 'filelock'", name="filelock")))
+    assert exit_of("probe") == 5
+    assert capsys.readouterr().err.startswith("error: filelock: expected the package, got none; run `pip install")
+
+
 def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     with_command(monkeypatch, failing(ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError, match="a bug"):
