@@ -31,7 +31,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> (module:attribute, what it does)."""
 OUR_PACKAGES = ("gagar", "topology", "producers", "consumers")
-"""A missing module of these is a bug, one of another package an extra that was not installed."""
 
 
 class OutputError(GagarError):
@@ -102,19 +101,20 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         _tell("stopped")
         sys.exit(EXIT_INTERRUPTED)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("", *OUR_PACKAGES):
-            raise
-        _tell(
-            f"error: {error.name}: expected the package, got none; run `pip install 'gagar-rl[all]'`, or the extra that brings it"
-        )
-        sys.exit(EXIT_MACHINE)
     except Exception as error:
-        if not (lack := lack_of(error)):
+        if not (lack := missing_package(error) or lack_of(error)):
             raise
         _tell(f"error: {lack}")
         sys.exit(EXIT_MACHINE)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def missing_package(error: Exception) -> str:
+    """What to say of a package that was not installed; empty for another error, and for a module of ours, which is a bug."""
+    name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if name.partition(".")[0] in ("", *OUR_PACKAGES):
+        return ""
+    return f"{name}: expected the package, got none; run `pip install 'gagar-rl[all]'`, or the extra that brings it"
 
 
 def _set_streams() -> None:
