@@ -15,10 +15,10 @@ from typing import Any
 from gagar.stream.handlers import Delivery, Effect, Linked, Output, Transform
 from tests.asking import make_sampler
 from tests.broker.deaths import arm
-from tests.contract.test_reducers import STAGE as REDUCER
-from tests.contract.test_reducers import Gathering
-from tests.contract.test_sources import STAGE as SOURCE
-from tests.contract.test_sources import Counting
+from tests.contract.counting import STAGE as SOURCE
+from tests.contract.counting import Counting
+from tests.contract.gathering import STAGE as REDUCER
+from tests.contract.gathering import Gathering
 from tests.contract.world import make_run, make_stage, make_tokens, make_trajectory
 from topology.composition import run_loop, serve_handler
 from topology.resources import Resources

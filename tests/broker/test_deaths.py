@@ -19,9 +19,9 @@ from gagar.stream.spec import Stage, Topic
 from tests.broker.stage_process import EFFECT, NUM_STEPS, NUM_UNITS, TRANSFORM
 from tests.broker.stages import StageProcess, stage_process
 from tests.builders import make_request
-from tests.contract.test_reducers import SIZE, request_groups, verdict
-from tests.contract.test_reducers import STAGE as REDUCER
-from tests.contract.test_sources import STAGE as SOURCE
+from tests.contract.counting import STAGE as SOURCE
+from tests.contract.gathering import SIZE, request_groups, verdict
+from tests.contract.gathering import STAGE as REDUCER
 from tests.contract.world import DEAD_LETTERS, KafkaWorld, read, write
 from tests.null_learner import make_group
 from topology import topics

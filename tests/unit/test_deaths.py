@@ -22,10 +22,10 @@ from gagar.stream.lanes.work import DeliveryWork
 from gagar.stream.spec import Stage
 from gagar.stream.transport import Partition, Send
 from tests.builders import make_request
-from tests.contract.test_reducers import SIZE, Gathering, request_groups, verdict
-from tests.contract.test_reducers import STAGE as REDUCER
-from tests.contract.test_sources import STAGE as SOURCE
-from tests.contract.test_sources import Counting
+from tests.contract.counting import STAGE as SOURCE
+from tests.contract.counting import Counting
+from tests.contract.gathering import SIZE, Gathering, request_groups, verdict
+from tests.contract.gathering import STAGE as REDUCER
 from tests.contract.world import (
     DEAD_LETTERS,
     FAST,

@@ -8,7 +8,8 @@ from gagar.errors import FencedError, GagarError, UnavailableError
 from gagar.records import LogRef
 from gagar.stream.memory.transport import MemoryLog, Transaction
 from gagar.stream.transport import RefusedError, Send
-from tests.contract.test_sources import STAGE, Counting, expected, outcome, requested
+from tests.contract.counting import STAGE, Counting
+from tests.contract.test_sources import expected, outcome, requested
 from tests.contract.world import NUM_PARTITIONS, TOPICS, MemoryWorld, Process, write
 
 
