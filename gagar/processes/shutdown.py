@@ -29,6 +29,8 @@ def interruption() -> asyncio.Event:
     def hang_up() -> None:
         event.set()
         lead_nowhere(*terminals)
+        loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # one that comes after the loop has closed would kill
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, note, number)
