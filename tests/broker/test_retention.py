@@ -133,7 +133,6 @@ async def test_a_stage_that_missed_records_that_stand_for_groups_stops(world: Ka
             GagarError, match=r"expected rollout-requests\[\d\] to hold offsets 0 to \d, got a log that begins at"
         ):
             await gatherer.ended()
-        gatherer.task = asyncio.create_task(asyncio.sleep(0))
 
 
 async def test_a_learner_that_missed_advantages_stops_and_one_that_missed_tokens_is_told_which(world: KafkaWorld) -> None:

@@ -183,8 +183,6 @@ async def test_a_full_disk_under_a_handler_ends_the_stage_and_no_record_is_a_dea
     async with Process(world, make_stage("effect"), worker) as process:
         with pytest.raises(MachineError, match="scratch: expected to take data, got no space left on device; make room"):
             await process.ended()
-        process.stopping.set()
-        process.task = asyncio.create_task(asyncio.sleep(0))
     assert worker.calls[full] == 1
     assert full not in {delivery.key for delivery in await read(world, DEAD_LETTERS)}
     async with Process(world, make_stage("effect"), worker) as process:  # with room: the record is delivered again
@@ -214,8 +212,6 @@ async def test_too_many_dead_letters_stop_the_stage(world: World) -> None:
     async with Process(world, make_stage("transform"), Transform(broken)) as process:
         with pytest.raises(GagarError, match="expected at most 32 dead letters in a row"):
             await process.ended()
-        process.stopping.set()
-        process.task = asyncio.create_task(asyncio.sleep(0))
 
 
 async def test_a_rebalance_moves_partitions_and_disturbs_no_handler_that_stays(world: World) -> None:

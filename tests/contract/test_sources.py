@@ -94,7 +94,6 @@ async def test_a_source_ends_with_an_error_if_another_has_moved_the_cursor(world
         await write(world, [outcome(number) for number in range(3)])
         with pytest.raises(FencedError, match="expected its own cursor"):
             await process.ended()
-        process.task = asyncio.create_task(asyncio.sleep(0))
 
 
 async def test_a_source_that_was_replaced_unawares_ends_as_fenced_and_not_by_what_it_reads_of_its_successor(
@@ -117,4 +116,3 @@ async def test_a_source_that_was_replaced_unawares_ends_as_fenced_and_not_by_wha
             await successor.close()
         with pytest.raises(FencedError, match="got another's"):
             await process.ended()
-        process.task = asyncio.create_task(asyncio.sleep(0))

@@ -167,6 +167,8 @@ class Process:
         self.runtime: Any = StageRuntime(stage, handler, self.transport, DEAD_LETTERS, limits)
         self.stopping = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self._is_over = False
+        """Its end was waited for, and what it raised was raised there."""
 
     async def __aenter__(self) -> "Process":
         await self.transport.open()
@@ -175,7 +177,7 @@ class Process:
 
     async def __aexit__(self, *error: object) -> None:
         try:
-            if error[0] is None:
+            if error[0] is None and not self._is_over:
                 await self.stop()
         finally:
             assert self.task is not None
@@ -191,7 +193,10 @@ class Process:
     async def ended(self) -> None:
         """Until it ends by itself; raises what it raised."""
         assert self.task is not None
-        await asyncio.wait_for(asyncio.shield(self.task), 20)
+        try:
+            await asyncio.wait_for(asyncio.shield(self.task), 20)
+        finally:
+            self._is_over = self.task.done()
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         """Until `condition` holds; what ends the stage before is raised."""

@@ -110,7 +110,6 @@ async def test_a_topic_that_was_made_anew_stops_the_stage_instead_of_being_read_
     async with Process(world, STAGE, Answering()) as process:
         with pytest.raises(Exception, match="the topic was cut or made anew"):
             await process.ended()
-        process.task = asyncio.create_task(asyncio.sleep(0))
 
 
 def refuse_one(world: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +158,6 @@ async def test_offsets_of_another_program_stop_the_stage() -> None:
     async with Process(world, STAGE, Answering()) as process:
         with pytest.raises(Exception, match="another program commits to this group"):
             await process.ended()
-        process.task = asyncio.create_task(asyncio.sleep(0))
 
 
 async def test_no_more_than_the_window_is_in_work_and_reading_goes_on_when_there_is_room() -> None:

@@ -1,7 +1,5 @@
 """Sources under failures that only a log in memory can be made to have."""
 
-import asyncio
-
 import pytest
 
 from gagar.errors import FencedError, GagarError, UnavailableError
@@ -39,7 +37,6 @@ async def test_a_source_that_loses_its_place_ends_and_one_that_keeps_it_goes_on(
         process.runtime.on_assigned(frozenset({1, 3}))
         with pytest.raises(FencedError, match="expected to keep its place, got a rebalance; start it again"):
             await process.ended()
-        process.task = asyncio.create_task(asyncio.sleep(0))
     assert process.runtime.counters.takeovers == 1
 
 
@@ -64,5 +61,4 @@ async def test_a_source_whose_output_the_log_refuses_ends_and_skips_nothing() ->
     async with Process(world, STAGE, Counting(6)) as process:
         with pytest.raises(GagarError, match="stage asker: expected outputs that the log takes, got rollout-requests"):
             await process.ended()
-        process.task = asyncio.create_task(asyncio.sleep(0))
     assert await requested(world) == expected(2)
