@@ -15,8 +15,8 @@ PROBE_BYTES = 1 << 20
 def lack_of(error: BaseException | None, where: Path | None = None, *, trusts_text: bool = True) -> str:
     """What an error, or one that it came from, says the machine lacks; empty if that is nothing.
 
-    Libraries that are not written in Python raise errors of their own, which only quote the system's words. `trusts_text`: so
-    their text counts too; not where unknown code may have written it.
+    Libraries that are not written in Python raise errors of their own, which only quote the system's words, so the text
+    of an error counts too. Without `trusts_text` only the system's error number does: unknown code may have written the text.
     """
     while error is not None:
         number, name = (error.errno, error.filename) if isinstance(error, OSError) else (None, None)

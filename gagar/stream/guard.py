@@ -15,8 +15,11 @@ class HandlerBugError(Exception):
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Around a stage's own code: BadRecordError, UnavailableError and MachineError pass, a full disk becomes a MachineError,
-    which ends the stage, anything else a HandlerBugError; so does a cancellation that nobody asked this task for."""
+    """Around a stage's own code.
+
+    BadRecordError, UnavailableError and MachineError pass. A full or read-only disk becomes a MachineError and ends the stage.
+    Anything else becomes a HandlerBugError, a cancellation that nobody asked this task for included.
+    """
     try:
         yield
     except (BadRecordError, UnavailableError, MachineError):
