@@ -33,11 +33,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A quick run does not even import what is slow as a whole, and so no torch."""
-    if not config.getoption("--quick") or not collection_path.is_file():
+    """A quick run does not even import what is slow as a whole, and so no torch; a run of what must be alone, no other file."""
+    is_quick = config.getoption("--quick")
+    is_alone = config.option.markexpr == "alone"
+    if not (is_quick or is_alone) or not collection_path.name.startswith("test_"):
         return None
-    marks = re.search(r"^pytestmark = .*", collection_path.read_text(encoding="utf-8"), re.MULTILINE)
-    return True if marks and "pytest.mark.slow" in marks[0] else None
+    text = collection_path.read_text(encoding="utf-8")
+    marks = re.search(r"^pytestmark = .*", text, re.MULTILINE)
+    is_slow = marks is not None and "pytest.mark.slow" in marks[0]
+    return True if (is_quick and is_slow) or (is_alone and "pytest.mark.alone" not in text) else None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -59,16 +63,21 @@ def double_every(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="session")
-def kafka_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def kafka_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the local broker that all workers of a session share."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "kafka"
+
+
+@pytest.fixture(scope="session")
+def kafka_servers(kafka_directory: Path) -> Iterator[str]:
     """Address of a local broker for all workers of a session; it ends with the last of them, even if that is killed.
 
     Where there can be none, tests skip, and fail in CI. Each test takes a run name of its own."""
     from gagar.broker.local import broker
 
-    base = tmp_path_factory.getbasetemp()
-    directory: Path = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "kafka"
     try:
-        with broker(directory) as state:
+        with broker(kafka_directory) as state:
             yield state.address
     except UnavailableError as error:
         if os.environ.get("CI"):

@@ -115,7 +115,7 @@ class Run:
         while not await self._is_done(process.log.read_text()):
             assert process.process.returncode is None, "the successor ended early"
             assert time.monotonic() < deadline, "the successor gets nowhere"
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1.0)
 
     async def _is_done(self, text: str) -> bool:
         """A learner: its last group has ended. Others: everything is finished, the markers at the end included. It is at work:

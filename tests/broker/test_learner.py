@@ -136,7 +136,7 @@ def wait_for(
     while not is_there(records(run, topics.OUTCOMES), records(run, topics.POLICY_VERSIONS)):
         assert process.poll() is None, f"learner ended with {process.returncode}"
         assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.3)
+        time.sleep(1.0)  # reading everything takes a core that the learner needs
 
 
 def surviving(run: Run) -> Counter[str]:
