@@ -70,6 +70,47 @@ def test_another_number_of_partitions_is_refused_and_nothing_is_changed(admin: A
     assert list(admin.describe([run.topic("groups"), run.topic("trajectories")])) == [run.topic("groups")]
 
 
+def test_each_setting_that_the_broker_refuses_is_told_with_its_answer_and_the_others_are_set(admin: Admin, run: Run) -> None:
+    admin.apply(run, [GROUPS, TRAJECTORIES])
+    settings = {"retention.ms": "-7", "max.message.bytes": "1000000", "no.such.setting": "1"}
+    asked = [msgspec.structs.replace(GROUPS, settings=settings), msgspec.structs.replace(TRAJECTORIES, settings=settings)]
+    with pytest.raises(ConfigError) as refused:
+        admin.apply(run, asked)
+    told = str(refused.value).splitlines()
+    assert [line.partition(" to be set, got ")[0] for line in told] == [
+        f"topic {run.topic(name)}: expected {setting}"
+        for name in ("groups", "trajectories")
+        for setting in ("retention.ms=-7", "no.such.setting=1")
+    ]
+    invalid = "InvalidConfigurationError: Invalid value -7 for configuration retention.ms: Value must be at least -1"
+    assert told[0].endswith(f", got {invalid}")
+    names = [run.topic("groups"), run.topic("trajectories")]
+    deadline = time.monotonic() + 10
+    while {state.settings["max.message.bytes"] for state in admin.describe(names).values()} != {"1000000"}:
+        assert time.monotonic() < deadline, "what could be set was not"
+        time.sleep(0.1)
+
+
+def test_each_topic_that_the_broker_does_not_create_is_told_with_its_answer_and_the_others_are_made(
+    admin: Admin, run: Run
+) -> None:
+    asked = [msgspec.structs.replace(topic, settings={"retention.ms": "-7"}) for topic in (GROUPS, TRAJECTORIES)]
+    with pytest.raises(ConfigError) as refused:
+        admin.apply(run, [*asked, POLICY_VERSIONS])
+    assert str(refused.value).splitlines() == [
+        f"topic {run.topic(topic.name)}: expected to be created, got InvalidConfigurationError: "
+        "Invalid value -7 for configuration retention.ms: Value must be at least -1"
+        for topic in asked
+    ]
+    assert list(admin.describe([run.topic(topic.name) for topic in TOPICS])) == [run.topic("policy-versions")]
+
+
+def test_more_replicas_than_there_are_brokers_are_refused_with_the_broker_s_answer(admin: Admin, run: Run) -> None:
+    run = msgspec.structs.replace(run, kafka=KafkaTable(replication_factor=3, bootstrap_servers=admin._servers))
+    with pytest.raises(ConfigError, match=r"expected to be created, got InvalidReplicationFactorError: .*3 time"):
+        admin.apply(run, [GROUPS])
+
+
 def test_lag_is_what_lies_before_the_end(admin: Admin, run: Run) -> None:
     assert admin.lags(run.run.name, VERIFIER) == {}
     admin.apply(run, TOPICS)

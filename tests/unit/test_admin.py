@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from gagar.errors import UnavailableError
+from gagar.errors import ConfigError, UnavailableError
 from gagar.stream.kafka import admin as module
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.spec import Stage
 from tests.contract.world import REQUESTS, VERDICTS, make_stage
 
-UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TIMED_OUT = 3, 5, 7
+UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TIMED_OUT, NOT_AUTHORISED, NOT_CONTROLLER = 3, 5, 7, 29, 41
 STAGE: Stage = make_stage("effect", (REQUESTS, VERDICTS))
 
 
@@ -20,6 +20,7 @@ class FakeClient:
 
     def __init__(self, *codes: Sequence[int]) -> None:
         self._codes = list(codes)
+        self.hidden: set[str] = set()
         self._manager: Any = type("Manager", (), {"cluster": type("Cluster", (), {"_coordinators": {}})})
 
     def describe_topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -31,7 +32,8 @@ class FakeClient:
         ]
 
     def describe_configs(self, resources: Sequence[Any], config_filter: str) -> dict[str, Any]:
-        return {"topic": {resource.name: {} for resource in resources}}
+        told = {"retention.ms": {"value": "1"}}
+        return {"topic": {resource.name: {} if resource.name in self.hidden else told for resource in resources}}
 
     def list_group_offsets(self, groups: Sequence[str]) -> dict[str, Any]:
         return {}
@@ -70,3 +72,21 @@ def test_a_topic_of_which_the_cluster_cannot_tell_does_not_count_as_absent(code:
         make_admin([0, code]).describe(["a", "b"])
     with pytest.raises(UnavailableError, match=r"topic t\.verdicts"):
         make_admin([0, code]).lags("t", STAGE)
+
+
+def test_settings_that_this_user_may_not_see_do_not_count_as_drifted() -> None:
+    admin = make_admin([0, 0])
+    admin._client.hidden = {"b"}
+    with pytest.raises(ConfigError, match="topic b: expected to be told its settings, got none; this user may not describe"):
+        admin.describe(["a", "b"])
+
+
+def test_what_this_user_may_not_do_is_no_outage() -> None:
+    with pytest.raises(ConfigError, match=r"expected this user to be authorised, got .*TopicAuthorizationFailedError: topic b"):
+        make_admin([0, NOT_AUTHORISED]).describe(["a", "b"])
+
+
+@pytest.mark.parametrize("code", [NOT_CONTROLLER, TIMED_OUT])
+def test_a_change_that_the_cluster_could_not_make_now_is_an_outage_and_no_refusal(code: int) -> None:
+    with pytest.raises(UnavailableError), make_admin()._told():
+        module._refusal("topic a: expected to be created", {"error_code": code, "error_message": "later"})

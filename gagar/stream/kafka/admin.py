@@ -77,6 +77,8 @@ class Admin:
         from kafka.admin import ConfigResource
 
         answer = self._client.describe_configs([ConfigResource("topic", name) for name in names], config_filter="all")
+        if hidden := [name for name, entries in answer["topic"].items() if not entries]:  # the client drops the error
+            raise ConfigError(f"topic {hidden[0]}: expected to be told its settings, got none; this user may not describe them")
         return {
             name: {key: entry["value"] for key, entry in entries.items() if entry["value"] is not None}
             for name, entries in answer["topic"].items()
@@ -89,22 +91,25 @@ class Admin:
 
     def apply(self, run: Run, topics: Sequence[Topic]) -> list[TopicChange]:
         """Creates what is missing and sets what differs; returns what it did. Never deletes. Raises ConfigError, and changes
-        nothing, if a topic differs in what only a person can decide."""
+        nothing, if a topic differs in what only a person can decide. What the cluster refuses is a ConfigError with its
+        answers, after all the rest is done."""
         changes = self.plan(run, topics)
-        refused = [change.what for change in changes if change.kind == "refuse"]
-        if refused:
-            raise ConfigError("\n".join(refused))
+        if undecided := [change.what for change in changes if change.kind == "refuse"]:
+            raise ConfigError("\n".join(undecided))
         wanted = wanted_topics(run, topics)
         created = {change.topic: wanted[change.topic] for change in changes if change.kind == "create"}
+        settings = [(change.topic, *setting) for change in changes for setting in change.settings.items()]
         with self._told():
-            if created:
-                self._create(created)
-            self._set([change for change in changes if change.kind == "set"])
+            refused = self._create(created) if created else []
+            refused += filter(None, (self._set(*setting) for setting in settings))
+        if refused:
+            raise ConfigError("\n".join(refused))
         return changes
 
-    def _create(self, wanted: Mapping[str, TopicState]) -> None:
-        """Creates topics and waits for their leaders; one that another process has created meanwhile is fine."""
-        from kafka.errors import TopicAlreadyExistsError, for_code
+    def _create(self, wanted: Mapping[str, TopicState]) -> list[str]:
+        """Creates topics and waits for their leaders; the answer is what the cluster refuses. A topic that another process has
+        created meanwhile is fine."""
+        from kafka.errors import TopicAlreadyExistsError
 
         specs = {
             name: {
@@ -115,22 +120,27 @@ class Admin:
             for name, state in wanted.items()
         }
         answer = self._client.create_topics(specs, timeout_ms=int(REQUEST_TIMEOUT_S * 1000), raise_errors=False)
+        refused: dict[str, str] = {}
         for topic in answer["topics"]:
-            if topic["error_code"] not in (0, TopicAlreadyExistsError.errno):
-                fault = topic.get("error_message") or for_code(topic["error_code"]).__name__
-                raise ConfigError(f"topic {topic['name']}: expected to be created, got {fault}")
-        self._client.wait_for_topics(list(wanted), timeout_ms=int(READY_TIMEOUT_S * 1000))
+            if topic["error_code"] != TopicAlreadyExistsError.errno:
+                refused[topic["name"]] = _refusal(f"topic {topic['name']}: expected to be created", topic)
+        made = {name: state.num_partitions for name, state in wanted.items() if not refused.get(name)}
+        self._client.wait_for_topics(list(made), timeout_ms=int(READY_TIMEOUT_S * 1000))
         # A leader is named before it takes records; it answers for offsets as soon as it does.
-        self._offsets({name: state.num_partitions for name, state in wanted.items()}, -1, is_committed=False)
+        self._offsets(made, -1, is_committed=False)
+        return [text for text in refused.values() if text]
 
-    def _set(self, changes: Sequence[TopicChange]) -> None:
-        from kafka.admin import ConfigResource
+    def _set(self, topic: str, key: str, value: str) -> str:
+        """Sets one setting; the answer is the cluster's refusal, or empty. One at a time: a refusal stands for all that is
+        asked for together of a topic."""
+        from kafka.admin import AlterConfigOp, ConfigResourceType
+        from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
-        by_topic: dict[str, dict[str, str]] = {}
-        for change in changes:
-            by_topic.setdefault(change.topic, {}).update(change.settings)
-        if by_topic:
-            self._client.alter_configs([ConfigResource("topic", name, settings) for name, settings in by_topic.items()])
+        resource = (ConfigResourceType.TOPIC, topic, [(key, AlterConfigOp.SET.value, value)])
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        manager = self._client._manager  # the client itself answers with a text in place of the code
+        [answer] = manager.run(manager.send, request).to_dict()["responses"]
+        return _refusal(f"topic {topic}: expected {key}={value} to be set", answer)
 
     def end_offsets(self, topics: Mapping[str, int], *, is_committed: bool = True) -> dict[tuple[str, int], int]:
         """Next offset of each partition of `topics` (name on the cluster -> number of partitions): the last stable one, or
@@ -229,9 +239,21 @@ class Admin:
     @contextmanager
     def _told(self) -> Iterator[None]:
         """Turns the client's errors into ours."""
-        from kafka.errors import KafkaError
+        from kafka.errors import AuthorizationError, KafkaError
 
         try:
             yield
+        except AuthorizationError as error:
+            raise ConfigError(f"cluster at {self._servers}: expected this user to be authorised, got {error}") from error
         except KafkaError as error:
             raise no_cluster(self._servers, f"{type(error).__name__}: {error}") from error
+
+
+def _refusal(expected: str, answer: Mapping[str, Any]) -> str:
+    """What to say of a refusal; empty if the answer is none. Raises the client's error for what may pass."""
+    from kafka.errors import for_code
+
+    kind, text = for_code(answer["error_code"]), answer.get("error_message") or ""
+    if kind.retriable:
+        raise kind(text)
+    return f"{expected}, got {kind.__name__}{f': {text}' if text else ''}" if answer["error_code"] else ""
