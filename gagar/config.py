@@ -1,7 +1,8 @@
 """The run file: one TOML file, a table per stage and a few shared ones; `--set table.key=value` is the only override.
 
 In: a path and overrides. Out: a `Run` (the shared tables, checked) and the stages' tables, still raw; `convert` turns one
-into its type. Environment variables hold addresses and secrets only: `GAGAR_KAFKA_BOOTSTRAP_SERVERS`.
+into its type. Environment variables hold addresses and secrets only: `GAGAR_KAFKA_BOOTSTRAP_SERVERS`, and the passwords that
+`gagar.broker.security` reads. A secret is never a value of the run file, which names the file that holds it instead.
 Every fault is a ConfigError that names the key, what was expected and what came, before anything is connected to.
 """
 
@@ -76,11 +77,35 @@ class RunTable(Table, frozen=True, kw_only=True):
         require(is_name, "name", "1 to 80 ASCII letters, digits, - and _", self.name)
 
 
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+KAFKA_FILES = ("sasl_password_file", "sasl_token_file", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password_file")
+"""Keys of [kafka] that name files."""
+
+
 class KafkaTable(Table, frozen=True, kw_only=True):
-    """[kafka]: which cluster."""
+    """[kafka]: which cluster, and how its clients prove who they are. It holds no secret, so it may be shown and saved."""
 
     bootstrap_servers: str = ""
     """`host:port,...`; empty: the local broker under `run.dir`."""
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    """What the listener behind `bootstrap_servers` speaks: with SSL it is encrypted, with SASL clients must log in."""
+    sasl_mechanism: SaslMechanism = ""
+    """How clients log in; needed with SASL, and empty without."""
+    sasl_username: str = ""
+    """Of PLAIN and SCRAM. The password is in `sasl_password_file` or in GAGAR_KAFKA_SASL_PASSWORD."""
+    sasl_password_file: str = ""
+    """File that holds the password of `sasl_username`."""
+    sasl_token_file: str = ""
+    """File that holds the token of OAUTHBEARER; read anew for each connection, so whoever renews the token writes it there."""
+    ssl_cafile: str = ""
+    """File of the authorities (PEM) that vouch for the brokers; empty: those of the system."""
+    ssl_certfile: str = ""
+    """File of the client's certificate and its chain (PEM), where brokers ask for one."""
+    ssl_keyfile: str = ""
+    """File of the private key (PEM) of `ssl_certfile`."""
+    ssl_password_file: str = ""
+    """File that holds the password of an encrypted `ssl_keyfile`; it may be in GAGAR_KAFKA_SSL_PASSWORD instead."""
     num_partitions: Annotated[int, Meta(ge=1, le=1024)] = 4
     """Partitions of every topic keyed by group_id: the most processes that a stage can use."""
     replication_factor: Annotated[int, Meta(ge=1, le=9)] = 1
@@ -93,6 +118,44 @@ class KafkaTable(Table, frozen=True, kw_only=True):
             _is_address(server.strip()) for server in self.bootstrap_servers.split(",") if self.bootstrap_servers
         )
         require(are_addresses, "bootstrap_servers", "host:port,... with ports 1 to 65535", self.bootstrap_servers)
+        self._check_security()
+
+    @property
+    def servers(self) -> list[str]:
+        """Each `host:port` of `bootstrap_servers`."""
+        return [server.strip() for server in self.bootstrap_servers.split(",")]
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.security_protocol.startswith("SASL")
+
+    @property
+    def has_ssl(self) -> bool:
+        return self.security_protocol.endswith("SSL")
+
+    def below(self, directory: Path) -> "KafkaTable":
+        """The same with relative names of files starting at `directory`."""
+        paths = {key: str(directory / name) for key in KAFKA_FILES if (name := getattr(self, key))}
+        return msgspec.structs.replace(self, **paths)
+
+    def _check_security(self) -> None:
+        """Every key that the protocol and the mechanism need has a value, and none that they do not know."""
+        is_named = self.has_sasl and self.sasl_mechanism != "OAUTHBEARER"
+        is_token = self.has_sasl and not is_named
+        protocol = f"with security_protocol {self.security_protocol}"
+        login = f"{protocol} and sasl_mechanism {self.sasl_mechanism}"
+        mechanisms = ", ".join(get_args(SaslMechanism)[1:])
+        require(bool(self.sasl_mechanism) or not self.has_sasl, "sasl_mechanism", f"one of {mechanisms} {protocol}", "")
+        known = {"sasl_mechanism": self.has_sasl, "sasl_username": is_named, "sasl_password_file": is_named}
+        known |= {"sasl_token_file": is_token} | {key: self.has_ssl for key in KAFKA_FILES if key.startswith("ssl")}
+        for key, is_known in known.items():
+            beside = login if self.has_sasl and key.startswith("sasl") else protocol
+            require(is_known or not getattr(self, key), key, f"no value {beside}", getattr(self, key))
+        require(bool(self.sasl_username) or not is_named, "sasl_username", f"a name {login}", "")
+        require(bool(self.sasl_token_file) or not is_token, "sasl_token_file", f"a file {login}", "")
+        require(bool(self.ssl_certfile) or not self.ssl_keyfile, "ssl_certfile", "the certificate of ssl_keyfile", "")
+        has_use_of_key = self.ssl_certfile or self.ssl_password_file
+        require(bool(self.ssl_keyfile) or not has_use_of_key, "ssl_keyfile", "the key of ssl_certfile", "")
 
 
 class PolicyTable(Table, frozen=True, kw_only=True):
@@ -327,6 +390,7 @@ def load_run(path: Path, overrides: tuple[str, ...] = (), root: Path | None = No
         tables["kafka"] = {**tables.get("kafka", {}), "bootstrap_servers": servers}
     shared: dict[str, Any] = {name: convert(name, tables.pop(name, {}), kind) for name, kind in SHARED.items()}
     start = (root or path.parent) / shared["run"].root
+    shared["kafka"] = shared["kafka"].below(start.resolve())
     return Run(**shared, tables=tables, root=str(start.resolve()), given=given)
 
 

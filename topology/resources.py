@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from gagar.broker.address import bootstrap_servers
+from gagar.broker.address import cluster_now
 from gagar.config import Run, convert
 from gagar.stream.journal import LogJournal
 from gagar.stream.readers.references import LogReferences
@@ -43,4 +43,4 @@ class Resources:
     def _kafka(self) -> Transport:
         from gagar.stream.kafka.client import KafkaTransport
 
-        return KafkaTransport(bootstrap_servers(self.run), self.run.run.name)
+        return KafkaTransport(cluster_now(self.run), self.run.run.name)

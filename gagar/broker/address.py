@@ -1,15 +1,16 @@
 """Where the broker is: the cluster that the run file names, or the local broker that is running now.
 
-In: a `Run`. Out: `host:port,...`. Nothing is started and nothing is connected to.
+In: a `Run`. Out: its `KafkaTable` with an address. Nothing is started and nothing is connected to.
 """
 
 import shlex
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from gagar.config import Run
-from gagar.errors import UnavailableError
+from gagar.config import KafkaTable, Run
+from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import is_alive
 
 STATE_FILE = "broker.json"
@@ -46,17 +47,28 @@ def running_state(directory: Path) -> BrokerState | None:
     return state if state is not None and is_alive(state.pid, state.identity) else None
 
 
-def bootstrap_servers(run: Run) -> str:
-    """Addresses for clients; raises UnavailableError if the run file names no cluster and no local broker runs."""
-    if run.kafka.bootstrap_servers:
-        return run.kafka.bootstrap_servers
+def names_cluster(run: Run) -> bool:
+    """Whether the run file names a cluster; if not, the local broker is meant. Raises ConfigError if that one is to be met with
+    what it does not speak."""
+    protocol = run.kafka.security_protocol
+    if not run.kafka.bootstrap_servers and protocol != "PLAINTEXT":
+        raise ConfigError(
+            f"kafka.security_protocol: expected PLAINTEXT with the local broker, got {protocol}; set kafka.bootstrap_servers"
+        )
+    return bool(run.kafka.bootstrap_servers)
+
+
+def cluster_now(run: Run) -> KafkaTable:
+    """The cluster of the run file, or else the local broker that runs now. Raises UnavailableError if there is neither."""
+    if names_cluster(run):
+        return run.kafka
     state = running_state(broker_dir(run))
     if state is None:
         raise UnavailableError(
             f"kafka.bootstrap_servers: expected a running broker in {broker_dir(run)}, got none; "
             f"start one with {broker_command('start', broker_dir(run))}"
         )
-    return state.address
+    return replace(run.kafka, bootstrap_servers=state.address)
 
 
 def broker_command(verb: str, directory: Path) -> str:

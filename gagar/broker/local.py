@@ -17,6 +17,7 @@ from pathlib import Path
 from string import Template
 
 import msgspec
+from msgspec.structs import replace
 
 from gagar.broker.address import (
     STATE_FILE,
@@ -24,13 +25,14 @@ from gagar.broker.address import (
     broker_command,
     broker_dir,
     last_state,
-    no_cluster,
+    names_cluster,
     running_state,
 )
 from gagar.broker.jars import cache_for, ensure_jars
 from gagar.broker.java import find_java
-from gagar.broker.probe import free_ports, is_answering, is_any_answering
-from gagar.config import Run, packaged
+from gagar.broker.probe import free_ports, is_answering
+from gagar.broker.security import check_cluster
+from gagar.config import KafkaTable, Run, packaged
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity, is_alive
 from gagar.processes.locks import file_lock
@@ -118,17 +120,15 @@ def broker(directory: Path, timeout_s: float = START_TIMEOUT_S) -> Iterator[Brok
 
 
 @contextmanager
-def cluster_of(run: Run) -> Iterator[str]:
-    """Address of the cluster that the run file names, or of the local broker, which runs for the length of the `with`. Raises
+def cluster_of(run: Run) -> Iterator[KafkaTable]:
+    """The cluster that the run file names, or the local broker, which runs for the length of the `with`. Raises
     UnavailableError unless one of its brokers answers: nothing of the run is made or started before."""
-    servers = run.kafka.bootstrap_servers
-    if servers:
-        if not is_any_answering([server.strip() for server in servers.split(",")], ANSWER_TIMEOUT_S):
-            raise no_cluster(servers)
-        yield servers
+    if names_cluster(run):
+        check_cluster(run.kafka, ANSWER_TIMEOUT_S)
+        yield run.kafka
         return
     with broker(broker_dir(run), run.kafka.start_timeout_s) as state:
-        yield state.address
+        yield replace(run.kafka, bootstrap_servers=state.address)
 
 
 def _lock(directory: Path) -> AbstractContextManager[None]:

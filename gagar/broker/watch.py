@@ -5,9 +5,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from gagar.broker.address import broker_dir, running_state
+from gagar.broker.address import broker_dir, names_cluster, running_state
 from gagar.broker.local import start_broker
 from gagar.broker.probe import is_any_answering
+from gagar.broker.security import tls_context
 from gagar.config import Run
 from gagar.errors import GagarError
 from gagar.processes.orphan_cleanup import environment
@@ -69,9 +70,9 @@ class ClusterWatch:
 
 def cluster_watch(run: Run) -> ClusterWatch:
     """The watch of the run's cluster; a local broker, which runs, is revived, another cluster is not ours to start."""
-    servers = run.kafka.bootstrap_servers
-    if servers:
-        return ClusterWatch(lambda: is_any_answering(servers.split(","), PROBE_TIMEOUT_S))
+    if names_cluster(run):
+        context = tls_context(run.kafka)
+        return ClusterWatch(lambda: is_any_answering(run.kafka.servers, PROBE_TIMEOUT_S, context))
     directory = broker_dir(run)
 
     def revive() -> None:

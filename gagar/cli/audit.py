@@ -18,9 +18,9 @@ from gagar.audit.fold import Audit, AuditTerms
 from gagar.audit.references import Claim, Ranges, broken_claims
 from gagar.audit.result import AuditResult
 from gagar.audit.view import as_lines, as_object
-from gagar.broker.address import bootstrap_servers
+from gagar.broker.address import cluster_now
 from gagar.cli.saved_run import name_another, reading_options
-from gagar.config import Run
+from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.readers.references import LogReferences
@@ -41,12 +41,12 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     if the cluster does not answer, ConfigError if it has no topics of the run."""
     from gagar.stream.kafka.client import KafkaTransport
 
-    servers = bootstrap_servers(run)
-    ranges = await asyncio.to_thread(_ranges, servers, run)
-    spans = await asyncio.to_thread(_spans, servers, run, ranges, since)
+    kafka = cluster_now(run)
+    ranges = await asyncio.to_thread(_ranges, kafka, run)
+    spans = await asyncio.to_thread(_spans, kafka, run, ranges, since)
     grace_s = stage_config(GATHERER, run).grace_s
     audit = Audit(AuditTerms(max_staleness=run.training.max_staleness, grace_s=grace_s, since=since), ranges)
-    transport = KafkaTransport(servers, run.run.name)
+    transport = KafkaTransport(kafka, run.run.name)
     await transport.open()
     try:
         for topic in upstream_first():
@@ -57,7 +57,7 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     finally:
         await transport.close()
     # Retention may have taken in the meantime what was to be read: that is not held against anyone.
-    later = await asyncio.to_thread(_ranges, servers, run)
+    later = await asyncio.to_thread(_ranges, kafka, run)
     audit.retire(later)
     for claim, finding in broken:
         if claim.ref.offset >= later[claim.ref.topic, claim.ref.partition][0]:
@@ -65,7 +65,7 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     return audit.result(is_in_flight_allowed=is_in_flight_allowed)
 
 
-def _ranges(servers: str, run: Run) -> Ranges:
+def _ranges(kafka: KafkaTable, run: Run) -> Ranges:
     """First and end offset of every partition, by the topic's name without the run's prefix: a consistent cut, since the ends
     are asked for one topic after the other, downstream first.
 
@@ -74,7 +74,7 @@ def _ranges(servers: str, run: Run) -> Ranges:
     """
     eager = (topics.TRAJECTORY_TOKENS, topics.TRAJECTORIES, topics.POLICY_VERSIONS)
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
-    with Admin(servers) as admin:
+    with Admin(kafka) as admin:
         found = admin.describe([run.topic(topic.name) for topic in topics.TOPICS])
         if len(found) < len(topics.TOPICS):
             got = f"{run.run.name!r} without; {name_another(run)}"
@@ -87,13 +87,13 @@ def _ranges(servers: str, run: Run) -> Ranges:
     return ranges
 
 
-def _spans(servers: str, run: Run, ranges: Ranges, since: float) -> Spans:
+def _spans(kafka: KafkaTable, run: Run, ranges: Ranges, since: float) -> Spans:
     """What to read of each partition: all of it, or what may belong to groups requested since then, and all policy versions."""
     spans = {Partition(*at): span for at, span in ranges.items()}
     if not since:
         return spans
     sizes = {topic.name: sum(at.topic == topic.name for at in spans) for topic in topics.TOPICS}
-    with Admin(servers) as admin:
+    with Admin(kafka) as admin:
         names = {run.topic(name): size for name, size in sizes.items() if name != topics.POLICY_VERSIONS.name}
         found = admin.offsets_since(names, since - CLOCK_SKEW_S)
     prefix = run.topic("")

@@ -19,7 +19,7 @@ from gagar.cli.pipeline import run_pipeline
 from gagar.cli.report import History, audit_text, read_history, scan_of, topics_read, write_run_report
 from gagar.cli.run_file import DEFAULT_RUN, check_dir, check_run, open_run
 from gagar.cli.stage_processes import stage_processes
-from gagar.config import Run
+from gagar.config import KafkaTable, Run
 from gagar.processes.log_tail import last_words
 from gagar.processes.shutdown import EXIT_INTERRUPTED
 from gagar.processes.supervised import ProcessState
@@ -118,10 +118,10 @@ class DemoView:
         with suppress(OSError):
             click.echo(text, err=True)
 
-    async def follow(self, servers: str, supervisor: Supervisor, interrupted: asyncio.Event) -> None:
+    async def follow(self, kafka: KafkaTable, supervisor: Supervisor, interrupted: asyncio.Event) -> None:
         """Draws the moment until the run has ended, is interrupted, or nothing moves any more."""
-        deliveries = scan_of(self._run, servers, follow=True)(topics_read(with_transcripts=True))
-        with Admin(servers) as self._admin, display_on(self._console) as display:
+        deliveries = scan_of(self._run, kafka, follow=True)(topics_read(with_transcripts=True))
+        with Admin(kafka) as self._admin, display_on(self._console) as display:
             self._ending = await self._watch.until_end(supervisor, deliveries, display, interrupted)
 
     def _lags(self) -> dict[str, int]:
@@ -129,10 +129,10 @@ class DemoView:
         name = self._run.run.name
         return {stage.name: sum(self._admin.lags(name, stage).values()) for stage in STAGES if stage.inputs}
 
-    async def conclude(self, servers: str, states: Sequence[ProcessState]) -> int:
+    async def conclude(self, kafka: KafkaTable, states: Sequence[ProcessState]) -> int:
         """Audit, report, table, last line."""
         self._explain(states)
-        history = await read_history(scan_of(self._run, servers))
+        history = await read_history(scan_of(self._run, kafka))
         audit = await run_audit(self._run, is_in_flight_allowed=self._ending != "planned")
         summary = summarize(history.snapshot, self._run.run.name, audit_text(audit.findings), seconds=self._watch.elapsed_s())
         summary = msgspec.structs.replace(summary, peak_memory_bytes=self._watch.peak_memory_bytes)

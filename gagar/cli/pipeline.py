@@ -15,7 +15,7 @@ from gagar.broker.local import cluster_of
 from gagar.broker.watch import cluster_watch
 from gagar.cli.saved_run import save_run
 from gagar.cli.topics import apply_topology
-from gagar.config import Run
+from gagar.config import KafkaTable, Run
 from gagar.errors import UnavailableError
 from gagar.processes.shutdown import interruption
 from gagar.processes.storage import Storage
@@ -30,10 +30,10 @@ class View(Protocol):
     def on_line(self) -> OnLine | None:
         """Called with each line of the stages' logs."""
 
-    async def follow(self, servers: str, supervisor: Supervisor, interrupted: asyncio.Event) -> None:
+    async def follow(self, kafka: KafkaTable, supervisor: Supervisor, interrupted: asyncio.Event) -> None:
         """Shows the run until it has ended or is interrupted."""
 
-    async def conclude(self, servers: str, states: Sequence[ProcessState]) -> int:
+    async def conclude(self, kafka: KafkaTable, states: Sequence[ProcessState]) -> int:
         """After the stages have stopped, with the broker still there: what is to be done and told; the exit code."""
 
 
@@ -41,11 +41,11 @@ def run_pipeline(run: Run, specs: Sequence[ProcessSpec], view: View) -> int:
     """Runs a checked run to its end; raises GagarError if it cannot start or go on."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal may be closed before there is anything to stop
         signal.signal(signal.SIGHUP, signal.default_int_handler)
-    with cluster_of(run) as servers:
-        return asyncio.run(drive(run, specs, view, servers))
+    with cluster_of(run) as kafka:
+        return asyncio.run(drive(run, specs, view, kafka))
 
 
-async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, servers: str) -> int:
+async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, kafka: KafkaTable) -> int:
     """The same over a cluster that answers. A run that is in use is refused before anything of it is touched."""
     interrupted = interruption()
     run.dir.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, servers: str
         await asyncio.to_thread(apply_topology, run)
         if not interrupted.is_set():
             await supervisor.start()
-        await view.follow(servers, supervisor, interrupted)
+        await view.follow(kafka, supervisor, interrupted)
         states = supervisor.states()
     except UnavailableError:
         storage.check()  # tells the cause of whatever else is missing
@@ -67,4 +67,4 @@ async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, servers: str
         with suppress(OSError):
             click.echo("stopping the stages ...", err=True)
         await supervisor.stop()
-    return await view.conclude(servers, states)
+    return await view.conclude(kafka, states)

@@ -14,10 +14,10 @@ from typing import Any, cast
 import click
 import msgspec
 
-from gagar.broker.address import bootstrap_servers
+from gagar.broker.address import cluster_now
 from gagar.cli.audit import run_audit
 from gagar.cli.saved_run import name_another, reading_options
-from gagar.config import SHARED, Run
+from gagar.config import SHARED, KafkaTable, Run
 from gagar.errors import ConfigError
 from gagar.records import LogRef, Trajectory, Verdict
 from gagar.report.examples import Examples, ShownAttempt
@@ -51,7 +51,7 @@ async def make_report(run: Run) -> Summary:
     """Audits, reads and writes; the summary, with the path of the page. Raises UnavailableError, or ConfigError if the cluster
     has no topics of this run."""
     audit = await run_audit(run, is_in_flight_allowed=True)
-    history = await read_history(scan_of(run, bootstrap_servers(run)))
+    history = await read_history(scan_of(run, cluster_now(run)))
     snapshot = history.snapshot
     if not snapshot.records:
         raise ConfigError(f"run.name: expected a run with records, got {run.run.name!r}; {name_another(run)}")
@@ -99,11 +99,11 @@ def topics_read(*, with_transcripts: bool) -> list[Topic]:
     return [topic for topic in topics.TOPICS if topic.name not in left_out]
 
 
-def scan_of(run: Run, servers: str, *, follow: bool = False) -> Scan:
+def scan_of(run: Run, kafka: KafkaTable, *, follow: bool = False) -> Scan:
     """Reads the topics of `run`, to their present end or, with `follow`, on and on."""
     from gagar.stream.kafka.client import scan
 
-    return lambda read: cast(AsyncGenerator[Delivery[Any], None], scan(servers, run.run.name, read, follow=follow))
+    return lambda read: cast(AsyncGenerator[Delivery[Any], None], scan(kafka, run.run.name, read, follow=follow))
 
 
 def write_run_report(run: Run, history: History, summary: Summary) -> Path:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import click
 
-from gagar.broker.address import bootstrap_servers, broker_command, broker_dir, running_state
+from gagar.broker.address import broker_command, broker_dir, cluster_now, running_state
 from gagar.cli.run_file import check_run, run_options
 from gagar.cli.saved_run import tell_differences
 from gagar.config import Run
@@ -61,7 +61,7 @@ async def tell_planned_end(run: Run) -> None:
     from gagar.stream.kafka.client import scan
 
     progress = Progress()
-    async for delivery in scan(bootstrap_servers(run), run.run.name, [POLICY_VERSIONS]):
+    async for delivery in scan(cluster_now(run), run.run.name, [POLICY_VERSIONS]):
         progress.apply(delivery)
     step, num_steps = progress.snapshot().step, run.training.num_steps
     if step >= num_steps:

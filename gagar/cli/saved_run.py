@@ -16,6 +16,7 @@ import click
 import msgspec
 import tomlkit
 from click.core import ParameterSource
+from msgspec import structs
 from msgspec.structs import replace
 
 from gagar.broker.address import broker_dir
@@ -120,7 +121,7 @@ def _write(run: Run) -> None:
 def saved_run(run: Run) -> Run | None:
     """The run as it was started last in the same directory; none if it was not. Raises ConfigError if its file is broken.
 
-    Where the cluster is now is no setting of the run: an address that `run` has is kept.
+    Where the cluster is now and how it is met are no settings of the run: an address or a protocol that `run` has is kept.
     """
     path = run.directory / FILE
     if not path.is_file():
@@ -130,8 +131,16 @@ def saved_run(run: Run) -> Run | None:
         list(_settings(saved))
     except ConfigError as error:
         raise ConfigError(f"settings of run {run.run.name} in {path}: {error}") from error
+    met = run.kafka if run.kafka.security_protocol != "PLAINTEXT" else saved.kafka
     servers = run.kafka.bootstrap_servers or saved.kafka.bootstrap_servers
-    return replace(saved, run=replace(saved.run, dir=str(run.dir)), kafka=replace(saved.kafka, bootstrap_servers=servers))
+    own = {key: value for key, value in structs.asdict(saved.kafka).items() if not is_of_access(f"kafka.{key}")}
+    kafka = replace(met, **own | {"bootstrap_servers": servers})
+    return replace(saved, run=replace(saved.run, dir=str(run.dir)), kafka=kafka)
+
+
+def is_of_access(key: str) -> bool:
+    """Whether the key says where the cluster is or how it is met."""
+    return key.startswith(("kafka.bootstrap_", "kafka.security_", "kafka.sasl_", "kafka.ssl_"))
 
 
 def run_names(directory: Path) -> list[str]:
@@ -164,7 +173,7 @@ def _settings(run: Run) -> Iterator[tuple[str, Any]]:
     tables["tasks"] = convert("tasks", run.tables.get("tasks", {}), TasksTable)
     tables |= {stage.table: stage_config(stage, run) for stage in STAGES}
     for key, value in _flat("", msgspec.to_builtins(tables)):
-        if key not in ("run.dir", "run.root", "kafka.bootstrap_servers"):
+        if key not in ("run.dir", "run.root") and not is_of_access(key):
             yield key, value
     yield "run.root", run.root
 

@@ -2,7 +2,7 @@
 
 import click
 
-from gagar.broker.address import bootstrap_servers
+from gagar.broker.address import cluster_now
 from gagar.cli.run_file import run_options
 from gagar.cli.saved_run import save_run
 from gagar.config import Run
@@ -61,12 +61,12 @@ def graph() -> None:
 def apply_topology(run: Run) -> list[TopicChange]:
     """Brings the cluster to the topology; what was done. Raises UnavailableError or ConfigError."""
     check_topology()
-    with Admin(bootstrap_servers(run)) as admin:
+    with Admin(cluster_now(run)) as admin:
         changes = admin.apply(run, TOPICS)
         commit_initial_offsets(admin, run, STAGES)
     return changes
 
 
 def _differences(run: Run) -> list[TopicChange]:
-    with Admin(bootstrap_servers(run)) as admin:
+    with Admin(cluster_now(run)) as admin:
         return admin.plan(run, TOPICS)

@@ -12,7 +12,7 @@ import click
 from gagar.cli.pipeline import run_pipeline
 from gagar.cli.run_file import check_dir, check_run, run_arguments, run_options
 from gagar.cli.stage_processes import stage_processes
-from gagar.config import Run
+from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError
 from gagar.processes.shutdown import EXIT_INTERRUPTED
 from gagar.processes.supervised import ProcessState
@@ -51,7 +51,7 @@ class LogView:
         self._code = EXIT_INTERRUPTED
         self.on_line = Printer().line
 
-    async def follow(self, servers: str, supervisor: Supervisor, interrupted: asyncio.Event) -> None:
+    async def follow(self, kafka: KafkaTable, supervisor: Supervisor, interrupted: asyncio.Event) -> None:
         """Until the run has ended or is interrupted."""
         click.echo(f"run {self._run.run.name}: logs in {self._run.directory / 'logs'}; end it with Ctrl-C", err=True)
         for command in self._elsewhere:
@@ -63,7 +63,7 @@ class LogView:
 
         await until(interrupted, end())
 
-    async def conclude(self, servers: str, states: Sequence[ProcessState]) -> int:
+    async def conclude(self, kafka: KafkaTable, states: Sequence[ProcessState]) -> int:
         """The stages' word."""
         return self._code
 

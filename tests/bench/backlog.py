@@ -5,6 +5,7 @@ Stage after stage works off what the one before has written, each alone, so that
 
 import asyncio
 
+from gagar.config import KafkaTable
 from gagar.stream.kafka.admin import Admin
 from tests.bench.chain import GROUP_SIZE, NAMES, Cluster, Driver, driver, finished
 from tests.bench.processes import Child
@@ -34,6 +35,6 @@ async def _worked_off(cluster: Cluster, name: str, asking: Driver, child: Child)
         await asking.watch(OUTCOMES, {}, asking.num_groups)
         return
     [stage] = [stage for stage in STAGES if stage.name == child.name]
-    with Admin(cluster.state.address) as admin:
+    with Admin(KafkaTable(bootstrap_servers=cluster.state.address)) as admin:
         while any((await asyncio.to_thread(admin.lags, name, stage)).values()):
             await asyncio.sleep(POLL_S)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from gagar.broker.address import BrokerState
+from gagar.config import KafkaTable
 from gagar.records import RolloutRequest, encode
 from gagar.stream.handlers import Delivery
 from gagar.stream.kafka.admin import Admin
@@ -41,7 +42,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def create_topics(self, name: str) -> None:
         """Those of the topology, for a run of that name."""
-        with Admin(self.state.address) as admin:
+        with Admin(KafkaTable(bootstrap_servers=self.state.address)) as admin:
             admin.apply(make_run(name), TOPICS)
             commit_initial_offsets(admin, make_run(name), STAGES)
 
@@ -111,7 +112,7 @@ class Driver:
 @asynccontextmanager
 async def driver(cluster: Cluster, name: str) -> AsyncIterator[Driver]:
     """A driver of the run, for the length of a `with`."""
-    transport = KafkaTransport(cluster.state.address, name)
+    transport = KafkaTransport(KafkaTable(bootstrap_servers=cluster.state.address), name)
     await transport.open()
     try:
         producer = await transport.start_producer("driver", [ROLLOUT_REQUESTS])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gagar.config import KafkaTable
 from gagar.stream.handlers import Delivery, Effect, Linked, Output, Transform
 from tests.asking import make_sampler
 from tests.broker.deaths import arm
@@ -56,7 +57,7 @@ def learn_nothing(servers: str, name: str) -> None:
     stop = Stop()
     stop.install()
     background = Background("learner log")
-    journal = LogJournal(LEARNER, KafkaTransport(servers, name), topics.DEAD_LETTERS)
+    journal = LogJournal(LEARNER, KafkaTransport(KafkaTable(bootstrap_servers=servers), name), topics.DEAD_LETTERS)
     settings = make_settings(Path(os.environ["LEARNER_ROOT"]), {"num_steps": NUM_STEPS}, checkpoint_every=2)
     learn(settings, JournalClient(journal, background), stop)
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def admin(kafka_servers: str) -> Iterator[Admin]:
-    with Admin(kafka_servers) as admin:
+    with Admin(KafkaTable(bootstrap_servers=kafka_servers)) as admin:
         yield admin
 
 
@@ -106,7 +106,7 @@ def test_each_topic_that_the_broker_does_not_create_is_told_with_its_answer_and_
 
 
 def test_more_replicas_than_there_are_brokers_are_refused_with_the_broker_s_answer(admin: Admin, run: Run) -> None:
-    run = msgspec.structs.replace(run, kafka=KafkaTable(replication_factor=3, bootstrap_servers=admin._servers))
+    run = msgspec.structs.replace(run, kafka=KafkaTable(replication_factor=3, bootstrap_servers=admin._kafka.bootstrap_servers))
     with pytest.raises(ConfigError, match=r"expected to be created, got InvalidReplicationFactorError: .*3 time"):
         admin.apply(run, [GROUPS])
 
@@ -120,11 +120,11 @@ def test_lag_is_what_lies_before_the_end(admin: Admin, run: Run) -> None:
     assert admin.committed(f"{run.run.name}.{VERIFIER.name}") == {}
 
 
-@pytest.mark.parametrize("servers", ["127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2", "nowhere.invalid:9092", "127.0.0.1:port"])
+@pytest.mark.parametrize("servers", ["127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2", "nowhere.invalid:9092"])
 def test_a_broker_that_is_not_there_is_told_within_seconds(servers: str) -> None:
     started = time.monotonic()
     with pytest.raises(UnavailableError, match=rf"expected a Kafka cluster that answers at {servers}, got none; start it"):
-        Admin(servers, connect_timeout_s=0.5)
+        Admin(KafkaTable(bootstrap_servers=servers), connect_timeout_s=0.5)
     assert time.monotonic() - started < 5
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gagar.audit.findings import Law
 from gagar.cli.audit import CLOCK_SKEW_S, run_audit
-from gagar.config import Run
+from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError
 from gagar.records import LogRef, RolloutRequest, Trajectory, Verdict, encode
 from gagar.stream.kafka.admin import Admin
@@ -46,7 +46,7 @@ class Pipeline(KafkaWorld):
     """A broker with all topics of the pipeline."""
 
     def create_topics(self) -> None:
-        with Admin(self.servers) as admin:
+        with Admin(KafkaTable(bootstrap_servers=self.servers)) as admin:
             admin.apply(self.run, topics.TOPICS)
 
     @property
@@ -56,7 +56,7 @@ class Pipeline(KafkaWorld):
     def ends(self, topic: str) -> list[int]:
         """End offsets of a topic by partition."""
         name = f"{self.name}.{topic}"
-        with Admin(self.servers) as admin:
+        with Admin(KafkaTable(bootstrap_servers=self.servers)) as admin:
             ends = admin.end_offsets({name: NUM_PARTITIONS})
         return [ends[name, number] for number in range(NUM_PARTITIONS)]
 
@@ -65,7 +65,7 @@ class Pipeline(KafkaWorld):
         from kafka import TopicPartition  # noqa: TID251  no command of ours takes records away
 
         name = f"{self.name}.{topic}"
-        with Admin(self.servers) as admin:
+        with Admin(KafkaTable(bootstrap_servers=self.servers)) as admin:
             ends = admin.end_offsets({name: NUM_PARTITIONS})
             admin._client.delete_records({TopicPartition(*at): end for at, end in ends.items()})
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gagar.config import KafkaTable
 from gagar.groups.lineage import Lineage
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.spec import Stage, Topic
@@ -154,7 +155,7 @@ class Run:
 async def test_a_process_killed_anywhere_loses_and_doubles_nothing(kafka_servers: str, tmp_path: Path, kind: str) -> None:
     case, turn = CASES[kind], asyncio.Lock()
     deaths = ["", *case.deaths]
-    with Admin(kafka_servers) as admin:
+    with Admin(KafkaTable(bootstrap_servers=kafka_servers)) as admin:
         runs = [Run(case, admin, turn, kafka_servers, tmp_path / (death or "undisturbed")) for death in deaths]
         ends = await asyncio.gather(*(run.end_after(kind, death) for run, death in zip(runs, deaths, strict=True)))
     undisturbed = ends[0]

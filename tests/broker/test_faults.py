@@ -15,6 +15,7 @@ import pytest
 
 from gagar.broker.address import running_state
 from gagar.broker.local import broker, stop_broker
+from gagar.config import KafkaTable
 from gagar.records import PolicyVersion, RolloutRequest
 from gagar.stream.handlers import Delivery, Effect, Output
 from gagar.stream.journal import LogJournal
@@ -215,7 +216,7 @@ def create_learner_topics(world: KafkaWorld) -> None:
     from topology.topics import TOPICS
 
     there = {topic.name for topic in WORLD_TOPICS}
-    with Admin(world.servers) as admin:
+    with Admin(KafkaTable(bootstrap_servers=world.servers)) as admin:
         admin.apply(make_run(world.name), [topic for topic in TOPICS if topic.name not in there])
 
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from gagar.config import KafkaTable
 from gagar.errors import UnavailableError
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.initial_offsets import commit_initial_offsets
@@ -24,7 +25,7 @@ async def world(kafka_servers: str) -> KafkaWorld:
 
 
 def begin_late(world: KafkaWorld) -> None:
-    with Admin(world.servers) as admin:
+    with Admin(KafkaTable(bootstrap_servers=world.servers)) as admin:
         commit_initial_offsets(admin, make_run(world.name), [STAGE])
 
 

@@ -100,7 +100,7 @@ def _advantages(group_id: str, refs: dict[tuple[str, int], LogRef], tokens: list
 
 
 def _transport(run: Run) -> KafkaTransport:
-    return KafkaTransport(run.kafka.bootstrap_servers, run.run.name)
+    return KafkaTransport(run.kafka, run.run.name)
 
 
 async def _scan(run: Run, topic: Topic) -> list[Any]:

@@ -17,6 +17,7 @@ from gagar.broker.jars import cache_for, ensure_jars
 from gagar.broker.java import find_java
 from gagar.broker.local import broker, start_broker, stop_broker
 from gagar.broker.probe import is_answering
+from gagar.config import KafkaTable
 from gagar.errors import UnavailableError
 from gagar.stream.kafka.admin import Admin
 from tests.runs import make_run
@@ -78,18 +79,18 @@ def test_after_sigkill_it_has_the_same_data_and_port_and_another_port_where_that
 ) -> None:
     run = make_run(tmp_path)
     state = start_broker(directory)
-    with Admin(state.address) as admin:
+    with Admin(KafkaTable(bootstrap_servers=state.address)) as admin:
         admin.apply(run, TOPICS)
     kill(state, directory)
     again = start_broker(directory)
     assert (again.address, again.pid == state.pid) == (state.address, False)
-    with Admin(again.address) as admin:
+    with Admin(KafkaTable(bootstrap_servers=again.address)) as admin:
         assert admin.plan(run, TOPICS) == []
     kill(again, directory)
     with socket.create_server(("127.0.0.1", int(again.address.rpartition(":")[2]))):
         moved = start_broker(directory)
         assert moved.address != again.address
-        with Admin(moved.address) as admin:
+        with Admin(KafkaTable(bootstrap_servers=moved.address)) as admin:
             assert admin.plan(run, TOPICS) == []
 
 
@@ -137,7 +138,7 @@ def test_any_directory_that_a_file_system_takes_holds_the_data(tmp_path: Path, m
     directory = run_dir / "broker"
     try:
         state = start_broker(directory)
-        with Admin(state.address) as admin:
+        with Admin(KafkaTable(bootstrap_servers=state.address)) as admin:
             admin.apply(make_run(tmp_path), TOPICS)
     finally:
         stop_broker(directory)

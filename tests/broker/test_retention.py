@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gagar.config import KafkaTable
 from gagar.errors import BadRecordError, GagarError
 from gagar.groups.gathering import Gather
 from gagar.records import LogRef, Record, RolloutRequest, Trajectory, Verdict
@@ -55,7 +56,7 @@ async def world(kafka_servers: str) -> KafkaWorld:
 
 
 def create_topics(world: KafkaWorld) -> None:
-    with Admin(world.servers) as admin:
+    with Admin(KafkaTable(bootstrap_servers=world.servers)) as admin:
         admin.apply(make_run(world.name), topics.TOPICS)
         commit_zeros(admin, make_run(world.name), topics.TOPICS)
 
@@ -64,7 +65,7 @@ def retire(world: KafkaWorld, topic: Topic) -> None:
     """Takes all that there is of a topic, as retention would."""
     from kafka import TopicPartition  # noqa: TID251  no command of ours takes records away
 
-    with Admin(world.servers) as admin:
+    with Admin(KafkaTable(bootstrap_servers=world.servers)) as admin:
         ends = admin.end_offsets({f"{world.name}.{topic.name}": NUM_PARTITIONS})
         admin._client.delete_records({TopicPartition(*at): end for at, end in ends.items()})
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from gagar.config import KafkaTable
 from gagar.errors import BadRecordError
 from gagar.groups.lineage import Lineage
 from gagar.records import DeadLetter, GroupAdvantages, Outcome, PolicyVersion, RolloutRequest, decode
@@ -63,7 +64,7 @@ async def gather(plan: Plan) -> Facts:
 
 
 def _scan(plan: Plan, topic: Any) -> AsyncIterator[Delivery[Any]]:
-    return scan(plan.servers, plan.name, [topic])
+    return scan(KafkaTable(bootstrap_servers=plan.servers), plan.name, [topic])
 
 
 def _note(facts: Facts, seen: set[str], topic: str, delivery: Delivery[Any]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from gagar.config import KafkaTable
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.initial_offsets import commit_initial_offsets
 from tests.chaos.expected_outcomes import NUM_EVALUATIONS
@@ -105,7 +106,7 @@ Fire = Callable[[Mapping[str, Slot], Log], Coroutine[None, None, None]]
 
 async def run_once(plan: Plan, holder: Path, timeout_s: float, fire: Fire | None = None) -> Course:
     """The whole stream, once."""
-    with Admin(plan.servers) as admin:
+    with Admin(KafkaTable(bootstrap_servers=plan.servers)) as admin:
         admin.apply(plan.run, real_topics())
         commit_initial_offsets(admin, plan.run, STAGES)
     log, began = Log(), time.monotonic()

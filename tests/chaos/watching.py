@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from gagar.config import KafkaTable
 from gagar.groups.lineage import Lineage
 from gagar.records import Outcome, PolicyVersion, Record
 from gagar.stream.kafka.client import KafkaTransport
@@ -40,7 +41,7 @@ class Progress:
 async def watching(servers: str, name: str) -> AsyncIterator[Progress]:
     """A run's progress, kept up to date for the length of a `with`, whatever becomes of the broker."""
     progress = Progress()
-    transport = KafkaTransport(servers, name)
+    transport = KafkaTransport(KafkaTable(bootstrap_servers=servers), name)
     await transport.open()
     tables = TableFollower("chaos", transport, [OUTCOMES, POLICY_VERSIONS], progress.observe, RuntimeLimits())
 

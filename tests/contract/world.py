@@ -64,12 +64,12 @@ class KafkaWorld:
     def transport(self) -> Transport:
         from gagar.stream.kafka.client import KafkaTransport
 
-        return KafkaTransport(self.servers, self.name)
+        return KafkaTransport(KafkaTable(bootstrap_servers=self.servers), self.name)
 
     def create_topics(self) -> None:
         from gagar.stream.kafka.admin import Admin
 
-        with Admin(self.servers) as admin:
+        with Admin(KafkaTable(bootstrap_servers=self.servers)) as admin:
             run = make_run(self.name, num_partitions=self.num_partitions)
             admin.apply(run, self.topics)
             commit_zeros(admin, run, self.topics)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gagar.config import KafkaTable
 from gagar.errors import ConfigError, UnavailableError
 from gagar.stream.kafka import admin as module
 from gagar.stream.kafka.admin import Admin
@@ -50,7 +51,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_admin(*codes: Sequence[int]) -> Admin:
     admin = Admin.__new__(Admin)
-    admin._servers, admin._client = "localhost:9", FakeClient(*codes)
+    admin._kafka, admin._client = KafkaTable(bootstrap_servers="localhost:9"), FakeClient(*codes)
     return admin
 
 

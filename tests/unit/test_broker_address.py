@@ -10,9 +10,9 @@ import pytest
 from gagar.broker.address import (
     STATE_FILE,
     BrokerState,
-    bootstrap_servers,
     broker_command,
     broker_dir,
+    cluster_now,
     last_state,
     running_state,
 )
@@ -32,7 +32,9 @@ def write_state(directory: Path, pid: int, born: str) -> BrokerState:
 
 
 def test_a_cluster_of_the_run_file_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert bootstrap_servers(make_run(tmp_path, "kafka-1:9092,kafka-2:9092")) == "kafka-1:9092,kafka-2:9092"
+    run = make_run(tmp_path, "kafka-1:9092, kafka-2:9092")
+    assert cluster_now(run) == run.kafka
+    assert run.kafka.servers == ["kafka-1:9092", "kafka-2:9092"]
 
 
 def test_a_cluster_that_does_not_answer_ends_a_run_before_it_makes_anything(
@@ -55,7 +57,7 @@ def test_without_a_broker_the_error_says_how_to_start_one(tmp_path: Path) -> Non
         UnavailableError,
         match=r"kafka.bootstrap_servers: expected a running broker .*`gagar broker start --set run.dir=/.*/.gagar`",
     ):
-        bootstrap_servers(make_run(tmp_path))
+        cluster_now(make_run(tmp_path))
 
 
 def test_a_hint_is_a_whole_command_even_for_a_strange_directory() -> None:
@@ -72,7 +74,7 @@ def test_a_directory_that_java_cannot_name_is_refused_by_its_byte(tmp_path: Path
 def test_a_running_broker_is_found(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_state(broker_dir(run), os.getpid(), identity(os.getpid()) or "")
-    assert bootstrap_servers(run) == "127.0.0.1:29092"
+    assert cluster_now(run).bootstrap_servers == "127.0.0.1:29092"
 
 
 def test_a_recycled_pid_is_not_taken_for_the_broker(tmp_path: Path) -> None:

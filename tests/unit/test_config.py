@@ -159,6 +159,7 @@ def test_a_missing_key_names_its_table(tmp_path: Path) -> None:
         ("run.seed=99999999999999999999", r"run.seed: expected a number from -2\*\*53 to 2\*\*53, got 99999999999999999999"),
         ("kafka.bootstrap_servers=kafka", "kafka.bootstrap_servers: expected host:port,... with ports 1 to 65535, got 'kafka'"),
         ("kafka.bootstrap_servers=a:9092,b:99999", "kafka.bootstrap_servers: expected host:port,.* got 'a:9092,b:99999'"),
+        ("kafka.bootstrap_servers=127.0.0.1:port", "kafka.bootstrap_servers: expected host:port,.* got '127.0.0.1:port'"),
         ("kafka.bootstrap_servers=a:9092,", "kafka.bootstrap_servers: expected host:port"),
         ("kafka.num_partitions=0", "kafka.num_partitions: expected 1 to 1024, got 0"),
         ("kafka.replication_factor=10", "kafka.replication_factor: expected 1 to 9, got 10"),

@@ -22,7 +22,7 @@ from gagar.cli.demo_run import DemoView, exit_code, logged_to, shown_path
 from gagar.cli.pipeline import drive
 from gagar.cli.stage_processes import stage_processes
 from gagar.cli.up import LogView
-from gagar.config import Run, TrainingTable
+from gagar.config import KafkaTable, Run, TrainingTable
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.log_tail import last_words
 from gagar.processes.shutdown import interruption
@@ -100,8 +100,8 @@ class FakeSupervisor:
 class FakeAdmin:
     """A cluster without lag."""
 
-    def __init__(self, servers: str) -> None:
-        self.servers = servers
+    def __init__(self, kafka: KafkaTable) -> None:
+        self.kafka = kafka
 
     def __enter__(self) -> "FakeAdmin":
         return self
@@ -113,7 +113,7 @@ class FakeAdmin:
 
 
 async def fake_scan(
-    servers: str, run_name: str, topics: Sequence[Topic], *, follow: bool = False
+    kafka: KafkaTable, run_name: str, topics: Sequence[Topic], *, follow: bool = False
 ) -> AsyncGenerator[Delivery[Any], None]:
     for topic in topics:
         for offset, record in enumerate(TOPICS.get(topic.name, [])):
@@ -154,7 +154,9 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> type[FakeSupervisor]:
 async def run_fake(directory: Path) -> tuple[int, str]:
     console = Console(file=io.StringIO(), highlight=False, soft_wrap=True)
     run = make_run(directory)
-    code = await drive(run, stage_processes(("--run", "x"), {}, 4), DemoView(run, console), "broker:1")
+    code = await drive(
+        run, stage_processes(("--run", "x"), {}, 4), DemoView(run, console), KafkaTable(bootstrap_servers="broker:1")
+    )
     return code, console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -240,7 +242,7 @@ async def test_a_run_in_use_is_refused_before_anything_is_applied_or_said(
     supervisor.is_in_use = True
     for view in (DemoView(make_run(tmp_path), Console(file=io.StringIO())), LogView(make_run(tmp_path), [])):
         with pytest.raises(UnavailableError, match="in use by another gagar"):
-            await drive(make_run(tmp_path), [], view, "broker:1")
+            await drive(make_run(tmp_path), [], view, KafkaTable(bootstrap_servers="broker:1"))
     assert [made.calls for made in supervisor.made] == [["hold"], ["hold"]]
     assert capsys.readouterr() == ("", "")
 
@@ -249,12 +251,12 @@ async def test_a_restart_says_which_settings_have_changed(
     supervisor: type[FakeSupervisor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path)
-    await drive(run, [], DemoView(run, Console(file=io.StringIO())), "broker:1")
+    await drive(run, [], DemoView(run, Console(file=io.StringIO())), KafkaTable(bootstrap_servers="broker:1"))
     assert "was" not in capsys.readouterr().err
     given = {**run.given, "training": {"num_steps": 9}}
     again = msgspec.structs.replace(run, training=TrainingTable(num_steps=9), given=given)
     for lines in (["run try: training.num_steps: was 60, now 9"], []):
-        await drive(again, [], DemoView(again, Console(file=io.StringIO())), "broker:1")
+        await drive(again, [], DemoView(again, Console(file=io.StringIO())), KafkaTable(bootstrap_servers="broker:1"))
         assert [line for line in capsys.readouterr().err.splitlines() if "was" in line] == lines
 
 
@@ -265,7 +267,7 @@ async def test_why_a_stage_restarts_is_on_the_screen_and_on_stderr(
     view = DemoView(run, console)
     with logged_to(tmp_path / "demo.log", view.tell):
         logging.getLogger("gagar.processes.supervised").warning("stage died name=learner code=1 last=no space left on device")
-        await drive(run, [], view, "broker:1")
+        await drive(run, [], view, KafkaTable(bootstrap_servers="broker:1"))
     assert capsys.readouterr().err.splitlines()[0] == "stage died name=learner code=1 last=no space left on device"
     assert "stage died name=learner code=1 last=no space left on device" in console.file.getvalue()  # type: ignore[attr-defined]
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gagar.stream.kafka.client import started, stopped
+from gagar.stream.kafka.connecting import started, stopped
 
 
 class Client:

@@ -58,7 +58,7 @@ async def test_a_window_that_is_closed_before_the_stages_run_ends_up_quietly(
     at_topics(monkeypatch, lambda run: None)
     run = make_far_run(tmp_path)
     async with asyncio.timeout(20):
-        assert await drive(run, [STAGE], LogView(run, []), NO_CLUSTER) == 130
+        assert await drive(run, [STAGE], LogView(run, []), run.kafka) == 130
     assert not (run.directory / "logs").exists(), "a stage was started"
     assert "error" not in capsys.readouterr().err
     assert caplog.messages == []
@@ -126,7 +126,7 @@ async def test_a_start_that_fails_because_its_directory_was_moved_tells_that(
     run = make_far_run(tmp_path)
     run.dir.mkdir()
     with pytest.raises(UnavailableError, match=rf"{run.dir}: expected the directory that this run began with, got {got} "):
-        await drive(run, [STAGE], LogView(run, []), NO_CLUSTER)
+        await drive(run, [STAGE], LogView(run, []), run.kafka)
 
 
 @pytest.mark.parametrize("happens", [moved, replaced, lambda run: shutil.rmtree(run.dir)])
@@ -138,7 +138,7 @@ async def test_a_directory_that_is_moved_while_the_topics_are_applied_ends_the_r
     run.dir.mkdir()
     with pytest.raises(UnavailableError, match=rf"{run.dir}: expected the directory that this run began with, got "):
         async with asyncio.timeout(30):
-            await drive(run, [STAGE], LogView(run, []), NO_CLUSTER)
+            await drive(run, [STAGE], LogView(run, []), run.kafka)
     assert members(run.directory) == []
 
 
@@ -146,4 +146,4 @@ async def test_the_first_run_in_a_directory_tells_its_own_cause(tmp_path: Path, 
     at_topics(monkeypatch, unreachable)
     run = make_far_run(tmp_path)
     with pytest.raises(UnavailableError, match=r"kafka\.bootstrap_servers: expected an answer, got none"):
-        await drive(run, [STAGE], LogView(run, []), NO_CLUSTER)
+        await drive(run, [STAGE], LogView(run, []), run.kafka)

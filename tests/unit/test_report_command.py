@@ -10,7 +10,7 @@ import pytest
 
 from gagar.audit.fold import Audit
 from gagar.cli.report import audit_text, make_report
-from gagar.config import Run
+from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError
 from gagar.stream.handlers import Delivery
 from gagar.stream.spec import Topic
@@ -25,7 +25,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Records:
     records: Records = {}
 
     async def scan(
-        servers: str, run_name: str, topics: Sequence[Topic], *, follow: bool = False
+        kafka: KafkaTable, run_name: str, topics: Sequence[Topic], *, follow: bool = False
     ) -> AsyncGenerator[Delivery[Any], None]:
         for topic in topics:
             for offset, record in enumerate(records.get(topic.name, [])):
@@ -41,7 +41,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Records:
 
     monkeypatch.setattr("gagar.stream.kafka.client.scan", scan)
     monkeypatch.setattr("gagar.cli.report.run_audit", audit)
-    monkeypatch.setattr("gagar.cli.report.bootstrap_servers", lambda run: "broker:1")
+    monkeypatch.setattr("gagar.cli.report.cluster_now", lambda run: KafkaTable(bootstrap_servers="broker:1"))
     monkeypatch.setattr("gagar.report.page.draw_pictures", lambda snapshot: [])
     return records
 

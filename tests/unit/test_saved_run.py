@@ -19,7 +19,7 @@ from gagar.cli.saved_run import (
     save_run,
     tell_differences,
 )
-from gagar.config import Run, load_run
+from gagar.config import KafkaTable, Run, load_run
 from gagar.errors import ConfigError
 from tests.runs import write_run
 from topology.composition import stage_config
@@ -166,11 +166,10 @@ def test_the_command_has_the_run_while_its_cluster_is_there(tmp_path: Path, monk
     started(path, "training.num_steps=4", "kafka.bootstrap_servers=k:9092")
     servers = list[str]()
 
-    def is_any_answering(addresses: list[str], timeout_s: float) -> bool:
-        servers.extend(addresses)
-        return True
+    def check_cluster(kafka: KafkaTable, timeout_s: float) -> None:
+        servers.extend(kafka.servers)
 
-    monkeypatch.setattr(local, "is_any_answering", is_any_answering)
+    monkeypatch.setattr(local, "check_cluster", check_cluster)
     result: Result = CliRunner().invoke(probe, ["--run", str(path)], catch_exceptions=False)
     assert result.stdout == "test 4\n"
     assert servers == ["k:9092"]

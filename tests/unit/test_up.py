@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from gagar.cli.up import LogView, Printer, parse_scales, up
-from gagar.config import Run
+from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError
 from tests.runs import write_run
 
@@ -51,7 +51,7 @@ async def test_a_stage_that_is_left_to_others_is_said_with_the_whole_command(
             return 7
 
     await seen[0].follow("", Ended(), asyncio.Event())  # type: ignore[arg-type]
-    assert await seen[0].conclude("", []) == 7
+    assert await seen[0].conclude(KafkaTable(), []) == 7
     told = capsys.readouterr().err.splitlines()
     assert told[0].startswith("run test: logs in ")
     assert told[1:] == [f"this run ends only if somebody else runs `gagar run verifier --run {run_file} --set run.seed=3`"]

@@ -1,6 +1,6 @@
 """Administration of topics and a look at the stages' lag: the only door to kafka-python.
 
-In: addresses of a cluster. Every method blocks: call it in a thread where there is an event loop. One thread at a time.
+In: a cluster. Every method blocks: call it in a thread where there is an event loop. One thread at a time.
 A cluster that does not answer is an UnavailableError that names the addresses, within about `CONNECT_TIMEOUT_S`.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import tenacity
 
 from gagar.broker.address import no_cluster
-from gagar.broker.probe import is_any_answering
-from gagar.config import Run
+from gagar.broker.security import check_cluster, client_arguments, read_token
+from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError
 from gagar.stream.kafka.topic_plan import TopicChange, TopicState, differences, wanted_topics
 from gagar.stream.spec import Stage, Topic
@@ -28,20 +28,19 @@ READY_TIMEOUT_S = 30.0
 
 
 class Admin:
-    """One connection to a cluster. `with Admin(bootstrap_servers(run)) as admin: admin.apply(run, TOPICS)`."""
+    """One connection to a cluster. `with Admin(cluster_now(run)) as admin: admin.apply(run, TOPICS)`."""
 
-    def __init__(self, bootstrap_servers: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-        """Raises UnavailableError if no broker answers."""
+    def __init__(self, kafka: KafkaTable, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        """Raises UnavailableError if no broker answers, ConfigError if the cluster is to be met in another way."""
         from kafka import KafkaAdminClient
 
-        self._servers = bootstrap_servers
-        servers = [server.strip() for server in bootstrap_servers.split(",")]
+        self._kafka = kafka
         # The client leaves a thread and sockets behind when it fails to connect.
-        if not is_any_answering(servers, connect_timeout_s):
-            raise no_cluster(bootstrap_servers)
+        check_cluster(kafka, connect_timeout_s)
         with self._told():
             self._client = KafkaAdminClient(
-                bootstrap_servers=servers,
+                **client_arguments(kafka),
+                **_token_argument(kafka),
                 client_id="gagar-admin",
                 bootstrap_timeout_ms=int(connect_timeout_s * 1000),
                 request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
@@ -244,9 +243,10 @@ class Admin:
         try:
             yield
         except AuthorizationError as error:
-            raise ConfigError(f"cluster at {self._servers}: expected this user to be authorised, got {error}") from error
+            where = self._kafka.bootstrap_servers
+            raise ConfigError(f"cluster at {where}: expected this user to be authorised, got {error}") from error
         except KafkaError as error:
-            raise no_cluster(self._servers, f"{type(error).__name__}: {error}") from error
+            raise no_cluster(self._kafka.bootstrap_servers, f"{type(error).__name__}: {error}") from error
 
 
 def _refusal(expected: str, answer: Mapping[str, Any]) -> str:
@@ -257,3 +257,14 @@ def _refusal(expected: str, answer: Mapping[str, Any]) -> str:
     if kind.retriable:
         raise kind(text)
     return f"{expected}, got {kind.__name__}{f': {text}' if text else ''}" if answer["error_code"] else ""
+
+
+def _token_argument(kafka: KafkaTable) -> dict[str, Any]:
+    """What OAUTHBEARER needs beside the other arguments: the token, read anew for each connection."""
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class AdminToken(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return read_token(kafka)
+
+    return {"sasl_oauth_token_provider": AdminToken()} if kafka.sasl_token_file else {}

@@ -1,4 +1,4 @@
-"""The Kafka transport: the only door to aiokafka (0.14).
+"""The Kafka transport: with `connecting` the only door to aiokafka (0.14).
 
 What its client makes necessary is done here: a membership whose consumer never delivers (every rebalance would throw
 positions and pauses away) beside readers with partitions of their own; sends whose answers are kept; bounded stops, since the
@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import aiokafka
@@ -20,13 +21,15 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from gagar.broker.address import no_cluster
-from gagar.errors import FencedError, UnavailableError
+from gagar.config import KafkaTable
+from gagar.errors import UnavailableError
 from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
+from gagar.stream.kafka.connecting import STOP_S, arguments_of, started, stopped, translated
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.spec import Topic
 from gagar.stream.together import told_of_cancellation
-from gagar.stream.transport import Committed, OutOfRangeError, Owner, Partition, RawRecord, RefusedError, Send
+from gagar.stream.transport import Committed, OutOfRangeError, Owner, Partition, RawRecord, Send
 
 log = logging.getLogger(__name__)
 
@@ -38,80 +41,30 @@ FETCH_BYTES = 512 << 10
 """Prefetched per partition; a larger batch comes alone. Half costs a tenth of the throughput, twice a fifth more memory."""
 TRANSACTION_TIMEOUT_MS = 60_000
 CONNECT_S = 10.0
-STOP_S = 2.0
 REJOIN_S = 1.0
 FRESH_S = 5.0
 """An end older than this is none: the broker may have gone silent."""
-FENCED = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidProducerIdMapping)
-REFUSED = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
-
-
-@contextlib.contextmanager
-def translated(what: str) -> Iterator[None]:
-    """The client's errors as ours: fenced, refused, or unavailable."""
-    try:
-        yield
-    except FENCED as error:
-        raise FencedError(
-            f"{what}: expected to own the place, got {type(error).__name__}: a successor has taken over"
-        ) from error
-    except REFUSED as error:
-        raise RefusedError(f"{what}: expected a record that the broker takes, got {error}") from error
-    except (errors.KafkaError, OSError, TimeoutError) as error:
-        raise UnavailableError(f"{what}: expected an answer from the broker, got {error!r}") from error
-
-
-async def stopped(stopping: Coroutine[Any, Any, None], what: str) -> None:
-    """Waits for a client's stop, not for long and not for what it raises; if cancelled, too: a stop that nobody waits for may
-    leave connections open."""
-    task = asyncio.ensure_future(stopping)
-    try:
-        await asyncio.wait([task], timeout=STOP_S)
-    except asyncio.CancelledError:
-        await asyncio.wait([task], timeout=STOP_S)
-        raise
-    finally:
-        if not task.done():
-            task.cancel()
-            log.warning("client did not stop in time client=%s", what)
-        elif not task.cancelled() and task.exception() is not None:
-            log.debug("client stopped badly client=%s error=%r", what, task.exception())
-
-
-async def started(client: Any, what: str, timeout_s: float) -> None:
-    """Starts a client, and stops it if that fails.
-
-    A start that is cancelled may come to its end first: broken off, it would leave its first connection open.
-    """
-    starting = asyncio.ensure_future(client.start())
-    starting.add_done_callback(lambda done: done.cancelled() or done.exception())
-    try:
-        async with asyncio.timeout(timeout_s):
-            await asyncio.shield(starting)
-    except BaseException:
-        try:
-            await asyncio.wait([starting], timeout=STOP_S)
-        finally:
-            starting.cancel()
-        await stopped(client.stop(), what)
-        raise
 
 
 class KafkaTransport:
     """`gagar.stream.transport.Transport` for one run on a Kafka cluster."""
 
-    def __init__(self, servers: str, run_name: str) -> None:
-        self._servers = servers
+    def __init__(self, kafka: KafkaTable, run_name: str) -> None:
+        self._kafka = kafka
         self._prefix = f"{run_name}."
         self._client: Any = None
 
+    @cached_property
+    def _arguments(self) -> dict[str, Any]:
+        return arguments_of(self._kafka)
+
     async def open(self) -> None:
         """Raises UnavailableError if no broker answers."""
-        client = aiokafka.AIOKafkaConsumer(bootstrap_servers=self._servers, request_timeout_ms=REQUEST_TIMEOUT_MS)
+        client = aiokafka.AIOKafkaConsumer(**self._arguments, request_timeout_ms=REQUEST_TIMEOUT_MS)
         try:
             await started(client, "administration", CONNECT_S)
         except (errors.KafkaError, OSError, TimeoutError) as error:
-            raise no_cluster(self._servers, repr(error)) from error
+            raise no_cluster(self._kafka.bootstrap_servers, repr(error)) from error
         self._client = client
 
     async def num_partitions(self, topic: Topic, /) -> int:
@@ -123,11 +76,11 @@ class KafkaTransport:
 
     def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> "KafkaMembership":
         names = [self._prefix + topic.name for topic in topics]
-        return KafkaMembership(self._servers, self._prefix, group, names, owner)
+        return KafkaMembership(self._arguments, self._prefix, group, names, owner)
 
     async def start_producer(self, transactional_id: str, outputs: Sequence[Topic], /) -> "KafkaProducer":
         producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=self._servers,
+            **self._arguments,
             transactional_id=self._prefix + transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             compression_type="zstd",
@@ -140,7 +93,7 @@ class KafkaTransport:
 
     async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> "KafkaReader":
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self._servers,
+            **self._arguments,
             enable_auto_commit=False,
             auto_offset_reset="none",
             isolation_level="read_committed",
@@ -305,14 +258,14 @@ class KafkaReader:
 class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
     """`gagar.stream.transport.Membership`: a consumer that keeps the place in the group and delivers nothing."""
 
-    def __init__(self, servers: str, prefix: str, group: str, names: list[str], owner: Owner) -> None:
+    def __init__(self, arguments: dict[str, Any], prefix: str, group: str, names: list[str], owner: Owner) -> None:
         self._prefix = prefix
         self._group = group
         self._names = names
         self._owner = owner
         self._numbers: frozenset[int] = frozenset()
         self._is_settled = False
-        self._servers = servers
+        self._arguments = arguments
         self._consumer: Any = None
 
     async def run(self) -> None:
@@ -326,7 +279,7 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
     async def _start(self) -> None:
         assignor = RangePartitionAssignor if len(self._names) > 1 else type("Sticky", (StickyPartitionAssignor,), {})
         self._consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self._servers,
+            **self._arguments,
             group_id=self._prefix + self._group,
             enable_auto_commit=False,
             auto_offset_reset="latest",
@@ -446,12 +399,14 @@ def _raise_for(code: int) -> None:
         raise kind()
 
 
-async def scan(servers: str, run_name: str, topics: Sequence[Topic], *, follow: bool = False) -> AsyncIterator[Delivery[Any]]:
+async def scan(
+    kafka: KafkaTable, run_name: str, topics: Sequence[Topic], *, follow: bool = False
+) -> AsyncIterator[Delivery[Any]]:
     """Committed records of `topics` from their start to their present end (or on and on with `follow`), decoded.
 
     Per partition in log order; tombstones and bad records are skipped, the latter with a warning. Raises UnavailableError.
     """
-    transport = KafkaTransport(servers, run_name)
+    transport = KafkaTransport(kafka, run_name)
     await transport.open()
     try:
         async for delivery in scan_transport(transport, topics, follow=follow):
