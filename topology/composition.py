@@ -76,7 +76,7 @@ def serve(stage: Stage, resources: Resources) -> None:
 async def serve_handler(stage: Stage, resources: Resources, handler: Effect | Reducer[Any] | Source) -> None:
     """The handler as the stage, until a signal or the planned end; the transport is opened and closed around it."""
     transport = resources.transport()
-    runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS)
+    runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS, num_partitions=resources.run.kafka.num_partitions)
     stop = stop_event(lambda: runtime.has_joined)
     await transport.open()
     try:

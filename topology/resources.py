@@ -34,7 +34,7 @@ class Resources:
 
     def journal(self, stage: Stage) -> LogJournal:
         """A way into the log by positions of the reader's own, not yet opened."""
-        return LogJournal(stage, self.transport(), DEAD_LETTERS)
+        return LogJournal(stage, self.transport(), DEAD_LETTERS, num_partitions=self.run.kafka.num_partitions)
 
     def references(self) -> LogReferences:
         """Reads by reference in any topic, not yet opened."""

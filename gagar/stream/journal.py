@@ -17,12 +17,13 @@ from gagar.stream.lanes.reading import report_missing
 from gagar.stream.lanes.units import Unit
 from gagar.stream.limits import Counters, DeadLetterLimits, RuntimeLimits
 from gagar.stream.loop_monitor import LoopMonitor
+from gagar.stream.pinned_topics import PinnedTopics
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.readers.watched import WatchedReader, partitions_of
 from gagar.stream.routing import Router
-from gagar.stream.runtime import check_topics
 from gagar.stream.spec import Stage, Topic
+from gagar.stream.together import gathered
 from gagar.stream.transport import Committed, OutOfRangeError, Partition, Producer, RawRecord, Transport
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,15 @@ class Journal(Protocol):
 class LogJournal:
     """`Journal` over a transport. Not for several tasks at once but for `references`."""
 
-    def __init__(self, stage: Stage, transport: Transport, dead_letters: Topic, limits: RuntimeLimits | None = None) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        transport: Transport,
+        dead_letters: Topic,
+        limits: RuntimeLimits | None = None,
+        num_partitions: int | None = None,
+    ) -> None:
+        """`num_partitions`: that grouped topics must have; none: any, if all have the same."""
         self.references: References
         self.counters = Counters()
         self._stage = stage
@@ -75,13 +84,17 @@ class LogJournal:
         self._reader: WatchedReader | None = None
         self._dead_letters = dead_letters
         self._dead: set[LogRef] = set()
+        topics = stage.all_topics(dead_letters)
+        self._topics = PinnedTopics(f"stage {stage.name}", transport, topics, num_partitions)
+        self._pinned: asyncio.Task[None] | None = None
         if len(stage.inputs) != 1:
             raise GagarError(f"stage {stage.name}: expected one input for a journal, got {len(stage.inputs)}")
 
     async def open(self) -> None:
         self._monitor.start()
         await self._transport.open()
-        await check_topics(self._transport, self._stage, self._router)
+        await self._topics.pin()
+        self._pinned = asyncio.create_task(self._topics.watch(self._limits.pin_check_s), name="pinned topics")
         partitions = await partitions_of(self._transport, self._stage.inputs)
         self._reader = WatchedReader(f"journal of {self._stage.name}", self._transport, partitions, self._limits.stall_s)
         self._reader.positions = dict.fromkeys(partitions, 0)
@@ -96,6 +109,8 @@ class LogJournal:
         await reader.open({at: positions.get(at.number, 0) for at in reader.positions})
 
     async def poll(self, timeout_s: float) -> list[Delivery[Any]]:
+        if self._pinned is not None and self._pinned.done():
+            self._pinned.result()
         try:
             raws = await self._opened().poll(timeout_s, POLL_RECORDS)
         except OutOfRangeError as error:
@@ -123,6 +138,9 @@ class LogJournal:
 
     async def close(self) -> None:
         self._monitor.stop()
+        if self._pinned is not None:
+            self._pinned.cancel()
+            await gathered([self._pinned])
         producer, reader, self._producer, self._reader = self._producer, self._reader, None, None
         if producer is not None:
             await producer.close()

@@ -51,6 +51,8 @@ class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     the exit by force."""
     stall_s: float = 45.0
     """A reader that got no answer from the log for so long, though there is more to read, is opened anew."""
+    pin_check_s: float = 20.0
+    """Seconds between two looks whether the stage's topics are still the ones that it began with."""
     tick_s: float = 0.25
     """Longest wait of a reducer or a source before it looks at the clock again."""
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import Any
 
-from gagar.errors import FencedError, GagarError, UnavailableError
+from gagar.errors import FencedError
 from gagar.stream.handlers import Effect, Reducer, Source
 from gagar.stream.lanes.context import StageContext
 from gagar.stream.lanes.lane import Lane
@@ -18,9 +18,9 @@ from gagar.stream.lanes.sourcing import SourceWork
 from gagar.stream.lanes.work import HandlerWork, Work
 from gagar.stream.limits import RuntimeLimits, log_counts
 from gagar.stream.loop_monitor import LoopMonitor
+from gagar.stream.pinned_topics import PinnedTopics
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.readers.tables import TableFollower
-from gagar.stream.routing import Router
 from gagar.stream.spec import Stage, Topic
 from gagar.stream.together import bounded, gathered, together, until
 from gagar.stream.transport import Membership, Transport
@@ -38,7 +38,9 @@ class StageRuntime:
         transport: Transport,
         dead_letters: Topic,
         limits: RuntimeLimits | None = None,
+        num_partitions: int | None = None,
     ) -> None:
+        """`num_partitions`: that grouped topics must have; none: any, if all have the same."""
         self.lanes: dict[int, Lane] = {}
         self._stage = stage
         self._handler = handler
@@ -46,6 +48,8 @@ class StageRuntime:
         self._limits = limits or RuntimeLimits()
         self._context = StageContext.of(stage, transport, dead_letters, self._limits, self.lanes)
         self.counters = self._context.counters
+        topics = stage.all_topics(dead_letters)
+        self._topics = PinnedTopics(f"stage {stage.name}", transport, topics, num_partitions)
         self._membership: Membership | None = None
         self._tables = TableFollower(stage.name, transport, stage.tables, handler.observe, self._limits)
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -58,7 +62,7 @@ class StageRuntime:
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set or nothing is due ever again."""
         self._broken = asyncio.get_running_loop().create_future()
-        await check_topics(self._transport, self._stage, self._context.router)
+        await self._topics.pin()
         references = LogReferences(self._transport, self._stage.references)
         monitor = LoopMonitor(self._stage.name, self.counters)
         monitor.start()
@@ -107,7 +111,8 @@ class StageRuntime:
         self._membership = membership
         try:
             counting = log_counts(self._stage.name, self.counters)
-            serving = together(membership.run(), self._watch(), self._tables.follow(), counting)
+            pinned = self._topics.watch(self._limits.pin_check_s)
+            serving = together(membership.run(), self._watch(), self._tables.follow(), counting, pinned)
             await until(stop, until(self._ended, serving))
             await self._drain()
         finally:
@@ -174,21 +179,3 @@ class StageRuntime:
         if isinstance(self._handler, Source):
             return SourceWork(lane, self._handler, self._tables, self._context, self._ended)
         return ReducerWork(lane, self._handler, self._context, StreamTime())
-
-
-async def check_topics(transport: Transport, stage: Stage, router: Router) -> None:
-    """Raises UnavailableError if a topic is not there, GagarError if inputs that go together are divided differently."""
-    counts: dict[str, int] = {}
-    for topic in (*stage.inputs, *stage.tables, *stage.references, *router.outputs):
-        counts[topic.name] = await transport.num_partitions(topic)
-        if not counts[topic.name]:
-            raise UnavailableError(
-                f"topic {topic.name}: expected it to exist, got nothing; "
-                "run `gagar topics apply` with the --run and --set of this stage"
-            )
-    inputs = {topic.name: counts[topic.name] for topic in stage.inputs}
-    if len(set(inputs.values())) > 1:
-        raise GagarError(
-            f"stage {stage.name}: expected inputs of equal partition counts, got {inputs}; "
-            "run `gagar topics check` with the --run and --set of this stage"
-        )

@@ -54,6 +54,10 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
             return self.tables[:1]
         return self.inputs if self.kind != "learner" else ()
 
+    def all_topics(self, dead_letters: Topic) -> tuple[Topic, ...]:
+        """All that it reads or writes."""
+        return (*self.inputs, *self.tables, *self.references, *self.outputs, dead_letters)
+
     @property
     def table(self) -> str:
         """Name of its table in the run file."""

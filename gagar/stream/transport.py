@@ -28,6 +28,14 @@ class Partition(NamedTuple):
         return f"{self.topic}[{self.number}]"
 
 
+class TopicIdentity(NamedTuple):
+    """What a topic is beyond its name."""
+
+    topic_id: str
+    """Another one when the topic is deleted and made anew; empty if the log tells none."""
+    num_partitions: int
+
+
 class RawRecord(msgspec.Struct, kw_only=True):
     """A record as it lies in the log."""
 
@@ -146,8 +154,8 @@ class Transport(Protocol):
 
     async def open(self) -> None: ...
 
-    async def num_partitions(self, topic: Topic, /) -> int:
-        """0 if the topic does not exist."""
+    async def describe(self, topics: Sequence[Topic], /) -> dict[str, TopicIdentity]:
+        """Those of the topics that exist, by name, as they are now."""
 
     def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> Membership:
         """A membership that joins as it runs; `owner` is told of each division."""

@@ -48,4 +48,4 @@ async def test_a_group_that_lost_its_offsets_does_not_begin_anew(world: KafkaWor
     ):
         await committed(world, STAGE)
     async with opened(world) as transport:
-        assert await transport.num_partitions(REQUESTS) == NUM_PARTITIONS
+        assert (await transport.describe([REQUESTS]))[REQUESTS.name].num_partitions == NUM_PARTITIONS

@@ -296,7 +296,7 @@ async def test_tables_are_observed_before_the_first_delivery_and_followed(world:
 async def test_a_missing_topic_is_named_with_the_way_out(world: World) -> None:
     absent = Topic(name="absent", record=Outcome, kept="by time")
     async with opened(world) as transport:
-        assert await transport.num_partitions(absent) == 0
+        assert await transport.describe([absent]) == {}
     process = Process(world, make_stage("transform", outputs=(TRAJECTORIES, absent)), Transform(to_trajectory))
     async with opened(world) as transport:
         process.runtime._transport = transport

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,6 +42,12 @@ class World(Protocol):
     def transport(self) -> Transport:
         """A way into it, for one more process; not yet open."""
 
+    async def grow(self, topic: str, num_partitions: int) -> None:
+        """An operator adds partitions to a topic, up to that number."""
+
+    async def remake(self, topic: Topic) -> None:
+        """An operator deletes a topic and makes it anew, as it was."""
+
 
 class MemoryWorld:
     """In memory."""
@@ -50,6 +57,12 @@ class MemoryWorld:
 
     def transport(self) -> MemoryTransport:
         return MemoryTransport(self.log)
+
+    async def grow(self, topic: str, num_partitions: int) -> None:
+        self.log.grow(topic, num_partitions)
+
+    async def remake(self, topic: Topic) -> None:
+        self.log.remake(topic.name)
 
 
 class KafkaWorld:
@@ -73,6 +86,30 @@ class KafkaWorld:
             run = make_run(self.name, num_partitions=self.num_partitions)
             admin.apply(run, self.topics)
             commit_zeros(admin, run, self.topics)
+
+    async def grow(self, topic: str, num_partitions: int) -> None:
+        await asyncio.to_thread(
+            self._administer, lambda client: client.create_partitions({f"{self.name}.{topic}": num_partitions})
+        )
+
+    async def remake(self, topic: Topic) -> None:
+        await asyncio.to_thread(self._administer, lambda client: client.delete_topics([f"{self.name}.{topic.name}"]))
+        await asyncio.to_thread(self._create, topic)
+
+    def _administer(self, do: Callable[[Any], Any]) -> None:
+        from gagar.stream.kafka.admin import Admin
+
+        with Admin(KafkaTable(bootstrap_servers=self.servers)) as admin:
+            do(admin._client)
+
+    def _create(self, topic: Topic) -> None:
+        """Again and again, until its predecessor is gone."""
+        from gagar.stream.kafka.admin import Admin
+
+        run = make_run(self.name, num_partitions=self.num_partitions)
+        with Admin(KafkaTable(bootstrap_servers=self.servers)) as admin:
+            while not admin.apply(run, [topic]):
+                time.sleep(0.1)
 
 
 def commit_zeros(admin: "Admin", run: Run, topics: Sequence[Topic]) -> None:

@@ -1,6 +1,7 @@
 """The journal over a log that fails under it: nothing that was read is lost, what retention took counts once."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from gagar.errors import UnavailableError
 from gagar.stream.journal import LogJournal
 from gagar.stream.memory.transport import MemoryReader, MemoryTransport
 from gagar.stream.spec import Topic
-from gagar.stream.transport import Partition, RawRecord, Send
+from gagar.stream.transport import Partition, RawRecord, Send, TopicIdentity
 from gagar.training.background import Background
 from tests.builders import make_request
 from tests.contract.world import DEAD_LETTERS, FAST, OUTCOMES, REQUESTS, MemoryWorld, make_stage, write
@@ -45,11 +46,11 @@ class RestartingTransport(MemoryTransport):
 
     num_unknown = 0
 
-    async def num_partitions(self, topic: Topic, /) -> int:
+    async def describe(self, topics: Sequence[Topic], /) -> dict[str, TopicIdentity]:
         if self.num_unknown:
             self.num_unknown -= 1
-            return 0
-        return await super().num_partitions(topic)
+            return {}
+        return await super().describe(topics)
 
 
 async def opened_journal(transport: MemoryTransport) -> LogJournal:

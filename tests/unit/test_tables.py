@@ -1,6 +1,7 @@
 """Partitions of topics, and tables over a cluster that has just started or that fails while they are read."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -13,7 +14,7 @@ from gagar.stream.readers.tables import TableFollower
 from gagar.stream.readers.watched import partitions_of
 from gagar.stream.routing import key_of
 from gagar.stream.spec import Topic
-from gagar.stream.transport import Partition, Send
+from gagar.stream.transport import Partition, Send, TopicIdentity
 from tests.builders import make_version
 from tests.contract.world import FAST, VERSIONS, MemoryWorld, write
 from tests.unit.test_watched import CountingTransport
@@ -24,9 +25,9 @@ class StartingTransport(MemoryTransport):
 
     num_unknown = 1
 
-    async def num_partitions(self, topic: Topic, /) -> int:
+    async def describe(self, topics: Sequence[Topic], /) -> dict[str, TopicIdentity]:
         self.num_unknown -= 1
-        return 0 if self.num_unknown >= 0 else await super().num_partitions(topic)
+        return {} if self.num_unknown >= 0 else await super().describe(topics)
 
 
 async def test_a_topic_of_which_nothing_is_told_is_not_one_without_records() -> None:

@@ -26,10 +26,11 @@ from gagar.errors import UnavailableError
 from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
 from gagar.stream.kafka.connecting import STOP_S, arguments_of, started, stopped, translated
+from gagar.stream.kafka.metadata import topic_identities
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.spec import Topic
 from gagar.stream.together import told_of_cancellation
-from gagar.stream.transport import Committed, OutOfRangeError, Owner, Partition, RawRecord, Send
+from gagar.stream.transport import Committed, OutOfRangeError, Owner, Partition, RawRecord, Send, TopicIdentity
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +68,12 @@ class KafkaTransport:
             raise no_cluster(self._kafka.bootstrap_servers, repr(error)) from error
         self._client = client
 
-    async def num_partitions(self, topic: Topic, /) -> int:
-        name = self._prefix + topic.name
-        with translated(f"topic {topic.name}"):
+    async def describe(self, topics: Sequence[Topic], /) -> dict[str, TopicIdentity]:
+        names = {self._prefix + topic.name: topic.name for topic in topics}
+        with translated(f"topics {', '.join(names.values())}"):
             async with asyncio.timeout(CONNECT_S):
-                cluster = await self._client._client.fetch_all_metadata()
-        return len(cluster.partitions_for_topic(name) or ())
+                found = await topic_identities(self._client._client, list(names))
+        return {names[name]: identity for name, identity in found.items()}
 
     def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> "KafkaMembership":
         names = [self._prefix + topic.name for topic in topics]

@@ -21,7 +21,17 @@ from gagar.records import LogRef
 from gagar.stream.memory.group import MemoryGroup, MemoryMembership
 from gagar.stream.spec import Topic
 from gagar.stream.together import bounded
-from gagar.stream.transport import Committed, Headers, OutOfRangeError, Owner, Partition, RawRecord, RefusedError, Send
+from gagar.stream.transport import (
+    Committed,
+    Headers,
+    OutOfRangeError,
+    Owner,
+    Partition,
+    RawRecord,
+    RefusedError,
+    Send,
+    TopicIdentity,
+)
 
 
 class Transaction(msgspec.Struct, kw_only=True):
@@ -75,10 +85,22 @@ class MemoryLog:
         self.epochs: dict[str, int] = {}
         self.open: dict[str, Transaction] = {}
         self._topics = {topic.name: topic for topic in topics}
+        self.lives: dict[str, int] = {}
+        """How often a topic was made anew."""
         self._changed = asyncio.Event()
         for topic in topics:
-            for number in range(num_partitions if topic.is_grouped else 1):
-                self.partitions[Partition(topic.name, number)] = PartitionLog()
+            self.grow(topic.name, num_partitions if topic.is_grouped else 1)
+
+    def grow(self, topic: str, num_partitions: int) -> None:
+        """An operator adds partitions, up to that number."""
+        for number in range(self.num_partitions(topic), num_partitions):
+            self.partitions[Partition(topic, number)] = PartitionLog()
+
+    def remake(self, topic: str) -> None:
+        """An operator deletes a topic and makes it anew, with as many partitions."""
+        self.lives[topic] = self.lives.get(topic, 0) + 1
+        for number in range(self.num_partitions(topic)):
+            self.partitions[Partition(topic, number)] = PartitionLog()
 
     def num_partitions(self, topic: str) -> int:
         return sum(at.topic == topic for at in self.partitions)
@@ -173,9 +195,10 @@ class MemoryTransport:
         await moment()
         self.check()
 
-    async def num_partitions(self, topic: Topic, /) -> int:
+    async def describe(self, topics: Sequence[Topic], /) -> dict[str, TopicIdentity]:
         await moment()
-        return self.log.num_partitions(topic.name)
+        found = {topic.name: self.log.num_partitions(topic.name) for topic in topics}
+        return {name: TopicIdentity(str(self.log.lives.get(name, 0)), num) for name, num in found.items() if num}
 
     def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> MemoryMembership:
         num_partitions = self.log.num_partitions(topics[0].name)

@@ -21,7 +21,9 @@ POLL_RECORDS = 500
 async def partitions_of(transport: Transport, topics: Iterable[Topic]) -> list[Partition]:
     """Every partition of the topics. Raises UnavailableError if one has none: it does not exist, or the cluster, which has just
     started, does not tell yet; to read nothing would be taken for a topic without records."""
-    counts = {topic.name: await transport.num_partitions(topic) for topic in topics}
+    topics = list(topics)
+    found = await transport.describe(topics)
+    counts = {topic.name: found[topic.name].num_partitions if topic.name in found else 0 for topic in topics}
     for name, count in counts.items():
         if not count:
             raise UnavailableError(f"topic {name}: expected partitions, got none")
