@@ -375,6 +375,10 @@ IN_RUN: dict[Law, str] = {
     Law.ENDED_AT_END: "in flight: expected no group at the planned end, got",
 }
 """Told of a run as a whole; they follow from what is done to its groups."""
+IN_TOPICS: dict[Law, str] = {
+    Law.PARTITIONS: "topic rollout-requests: expected 4 partitions, as kafka.num_partitions says, got 8; start anew under",
+}
+"""Told of topics that somebody has grown."""
 
 
 def violated() -> tuple[Records, dict[Law, str]]:

@@ -15,6 +15,7 @@ MAX_TEXTS = 20
 class Law(StrEnum):
     """Each is told in one form of words, so a test that breaks them all has seen all that an audit can find."""
 
+    PARTITIONS = "partitions"
     REQUESTED = "requested"
     REQUESTED_ONCE = "requested once"
     REQUESTED_IN_ONE_SIZE = "requested in one size"

@@ -6,18 +6,28 @@ same in every audit of the same topics, in whatever order they are read; and wha
 
 import heapq
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gagar.audit.findings import Finding, Law
 from gagar.errors import BadRecordError
 from gagar.records import LogRef
 from gagar.stream.handlers import References
+from gagar.stream.pinned_topics import wrong_numbers
+from gagar.stream.spec import Topic
 
 NUM_CLAIMS = 256
 """References that are followed, at most."""
 Ranges = Mapping[tuple[str, int], tuple[int, int]]
 """First offset and end offset by topic and partition; before the first, retention has taken what there was."""
+
+
+def broken_partitions(topics: Iterable[Topic], num_partitions: int, ranges: Ranges) -> Iterator[Finding]:
+    """Topics whose numbers of partitions differ from the run file's, or from each other: groups are torn apart."""
+    numbers = Counter(name for name, _ in ranges)
+    for text in wrong_numbers(topics, num_partitions, numbers):
+        yield Finding(Law.PARTITIONS, text)
 
 
 class Claim(NamedTuple):

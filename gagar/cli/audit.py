@@ -15,7 +15,7 @@ import msgspec
 
 from gagar.audit.findings import Finding
 from gagar.audit.fold import Audit, AuditTerms
-from gagar.audit.references import Claim, Ranges, broken_claims
+from gagar.audit.references import Claim, Ranges, broken_claims, broken_partitions
 from gagar.audit.result import AuditResult
 from gagar.audit.view import as_lines, as_object
 from gagar.broker.address import cluster_now
@@ -59,6 +59,8 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     # Retention may have taken in the meantime what was to be read: that is not held against anyone.
     later = await asyncio.to_thread(_ranges, kafka, run)
     audit.retire(later)
+    for finding in broken_partitions(topics.TOPICS, run.kafka.num_partitions, later):
+        audit.hold(finding)
     for claim, finding in broken:
         if claim.ref.offset >= later[claim.ref.topic, claim.ref.partition][0]:
             audit.hold(finding)

@@ -19,6 +19,7 @@ from gagar.stream.transport import Send
 from tests.audit_runs import (
     IN_PLACES,
     IN_RUN,
+    IN_TOPICS,
     IN_VERSIONS,
     IN_WAY,
     TOPIC_OF,
@@ -111,7 +112,7 @@ async def test_a_sound_run_is_clean(kafka_servers: str) -> None:
 
 
 def test_what_is_planted_here_is_all_that_an_audit_can_find() -> None:
-    assert {*IN_WAY, *IN_RUN, *IN_PLACES, *IN_VERSIONS} == set(Law)
+    assert {*IN_WAY, *IN_RUN, *IN_PLACES, *IN_VERSIONS, *IN_TOPICS} == set(Law)
 
 
 async def test_every_violation_of_a_group_is_found(kafka_servers: str) -> None:
@@ -177,6 +178,28 @@ async def test_a_run_without_records_is_clean(kafka_servers: str) -> None:
     report = await run_audit(world.run)
     assert report.is_clean
     assert report.num_requested == 0
+
+
+async def test_a_topic_that_has_grown_is_found_and_another_run_name_is_a_way_out(kafka_servers: str) -> None:
+    world = await make_pipeline(kafka_servers, make_run())
+    await world.grow(topics.ROLLOUT_REQUESTS.name, 2 * NUM_PARTITIONS)
+    report = await run_audit(world.run)
+    assert not report.is_clean
+    assert list(report.broken) == list(IN_TOPICS)
+    assert all(text in finding for text, finding in zip(IN_TOPICS.values(), report.findings, strict=True))
+    with pytest.raises(ConfigError, match=r"rollout-requests: expected 4 partitions, got 8; .*: take another run\.name$"):
+        await asyncio.to_thread(world.create_topics)
+    again = await make_pipeline(kafka_servers, make_run())
+    assert again.name != world.name
+    assert (await run_audit(again.run)).is_clean
+
+
+async def test_topics_that_agree_with_each_other_and_not_with_the_run_file_are_found(kafka_servers: str) -> None:
+    world = await make_pipeline(kafka_servers, [])
+    given = replace(world.run, kafka=replace(world.run.kafka, num_partitions=6))
+    report = await run_audit(given)
+    assert report.broken == {Law.PARTITIONS: len(topics.TOPICS) - 1}
+    assert "got 4; set kafka.num_partitions=4 if the run was made with it, else" in report.findings[0]
 
 
 async def test_a_run_that_has_no_topics_is_not_called_clean(kafka_servers: str) -> None:

@@ -31,6 +31,7 @@ from gagar.records import (
 from tests.audit_runs import (
     IN_PLACES,
     IN_RUN,
+    IN_TOPICS,
     IN_VERSIONS,
     IN_WAY,
     STEPS,
@@ -101,7 +102,7 @@ def test_nothing_at_all_is_clean() -> None:
 
 
 def test_every_law_is_broken_by_some_planted_violation() -> None:
-    assert {*IN_WAY, *IN_VERSIONS, *IN_RUN, *IN_PLACES} == set(Law)
+    assert {*IN_WAY, *IN_VERSIONS, *IN_RUN, *IN_PLACES, *IN_TOPICS} == set(Law)
 
 
 def test_each_law_is_told_in_one_place() -> None:

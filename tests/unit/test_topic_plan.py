@@ -79,6 +79,12 @@ def test_another_number_of_partitions_is_refused_and_named() -> None:
     (change,) = differences({"x": state(4)}, {"x": state(2)})
     assert change.kind == "refuse"
     assert change.what.startswith("topic x: expected 4 partitions, got 2; ")
+    assert change.what.endswith(": set kafka.num_partitions=2 if the run was made with it, else take another run.name")
+
+
+def test_topics_of_which_one_has_grown_leave_another_run_name_only() -> None:
+    changes = differences({"x": state(2), "y": state(2), "z": state(1)}, {"x": state(4), "y": state(2), "z": state(1)})
+    assert [change.what.partition("; ")[2] for change in changes] == ["a change would tear groups apart: take another run.name"]
 
 
 def test_another_replication_factor_is_refused_and_named() -> None:

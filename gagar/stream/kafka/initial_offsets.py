@@ -14,19 +14,20 @@ from gagar.stream.spec import Stage
 
 
 def commit_initial_offsets(admin: Admin, run: Run, stages: Iterable[Stage]) -> None:
-    """Commits offset 0 for groups that have no offset. Raises UnavailableError if a topic has records that such a group may
-    have been past."""
+    """Commits offset 0 for groups that have no offset. Raises UnavailableError if a topic has records, in whatever partition:
+    the group may have been past them, or the topic has grown, and groups would be torn apart."""
     for stage in stages:
         group = run.topic(stage.name)
         missing = sorted(_partitions(run, stage) - admin.committed(group).keys())
         if not missing:
             continue
         ends = admin.end_offsets({topic: number + 1 for topic, number in missing}, is_committed=False)
-        written = [f"{topic}[{number}]" for topic, number in missing if ends[topic, number]]
+        used = {topic for (topic, _), end in ends.items() if end}
+        written = [f"{topic}[{number}]" for topic, number in missing if topic in used]
         if written:
             raise UnavailableError(
                 f"group {group}: expected committed offsets in {', '.join(written)}, got none though there are records; "
-                "try again if the cluster has just started, else they are lost: take another run.name"
+                "try again if the cluster has just started, else they are lost, or the topic has grown: take another run.name"
             )
         admin.commit(group, dict.fromkeys(missing, 0))
 

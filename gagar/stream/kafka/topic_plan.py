@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from gagar.config import Run
+from gagar.stream.pinned_topics import partitions_text
 from gagar.stream.spec import Kept, Topic
 
 OVERHEAD_BYTES = 64 << 10
@@ -82,22 +83,27 @@ def _wanted(run: Run, topic: Topic) -> TopicState:
 def differences(wanted: Mapping[str, TopicState], found: Mapping[str, TopicState]) -> list[TopicChange]:
     """All changes that lead from `found` to `wanted`; topics beyond `wanted` are none of our business."""
     changes: list[TopicChange] = []
+    most = max((state.num_partitions for state in wanted.values()), default=0)
+    numbers = {found[name].num_partitions for name, state in wanted.items() if name in found and state.num_partitions == most}
     for name, state in wanted.items():
         there = found.get(name)
         if there is None:
-            what = f"topic {name}: expected {_partitions(state.num_partitions)}, got no such topic"
+            what = f"topic {name}: expected {partitions_text(state.num_partitions)}, got no such topic"
             changes.append(TopicChange(kind="create", topic=name, what=what))
         else:
-            changes += _drifts(name, state, there)
+            changes += _drifts(name, state, there, is_torn=len(numbers) > 1)
     return changes
 
 
-def _drifts(name: str, wanted: TopicState, there: TopicState) -> list[TopicChange]:
+def _drifts(name: str, wanted: TopicState, there: TopicState, *, is_torn: bool) -> list[TopicChange]:
+    """`is_torn`: topics that must have equal numbers of partitions differ, so that no number is right."""
     changes = []
     if wanted.num_partitions != there.num_partitions:
         what = (
-            f"topic {name}: expected {_partitions(wanted.num_partitions)}, got {there.num_partitions}; "
-            "a change would tear groups apart: take another run.name, or the kafka.num_partitions that is there"
+            f"topic {name}: expected {partitions_text(wanted.num_partitions)}, got {there.num_partitions}; "
+            "a change would tear groups apart: "
+            f"{'' if is_torn else f'set kafka.num_partitions={there.num_partitions} if the run was made with it, else '}"
+            "take another run.name"
         )
         changes.append(TopicChange(kind="refuse", topic=name, what=what))
     if wanted.replication_factor != there.replication_factor:
@@ -112,7 +118,3 @@ def _drifts(name: str, wanted: TopicState, there: TopicState) -> list[TopicChang
             what = f"topic {name}: expected {key}={value}, got {'nothing' if got is None else got}"
             changes.append(TopicChange(kind="set", topic=name, what=what, settings={key: value}))
     return changes
-
-
-def _partitions(num: int) -> str:
-    return "1 partition" if num == 1 else f"{num} partitions"
