@@ -30,8 +30,8 @@ from gagar.broker.address import (
 )
 from gagar.broker.jars import cache_for, ensure_jars
 from gagar.broker.java import find_java
+from gagar.broker.meeting import check_cluster
 from gagar.broker.probe import free_ports, is_answering
-from gagar.broker.security import check_cluster
 from gagar.config import KafkaTable, Run, packaged
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity, is_alive

@@ -1,4 +1,4 @@
-"""How clients meet a cluster: the arguments of [kafka] for every client, its secrets, and whether a broker answers to them.
+"""How clients meet a cluster: the arguments that [kafka] makes for every client, and its secrets.
 
 In: a `KafkaTable`. Out: keyword arguments that aiokafka and kafka-python both take. Secrets come from files that the table
 names, or from the environment; they are kept nowhere, and shown nowhere: their `repr` says nothing.
@@ -9,8 +9,6 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from gagar.broker.address import no_cluster
-from gagar.broker.probe import is_any_answering
 from gagar.config import KafkaTable
 from gagar.errors import ConfigError
 
@@ -107,9 +105,3 @@ def _text(key: str, path: str) -> str:
         raise ConfigError(f"kafka.{key}: expected a file that can be read, got {error.strerror} at {path}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"kafka.{key}: expected text, got bytes that are no UTF-8 in {path}") from None
-
-
-def check_cluster(kafka: KafkaTable, timeout_s: float) -> None:
-    """Waits up to about `timeout_s` for a broker to answer. Raises UnavailableError if none does."""
-    if not is_any_answering(kafka.servers, timeout_s, tls_context(kafka)):
-        raise no_cluster(kafka.bootstrap_servers)

@@ -70,6 +70,7 @@ class KafkaWorld:
 
     def __init__(self, servers: str, topics: Sequence[Topic] = TOPICS, num_partitions: int = NUM_PARTITIONS) -> None:
         self.servers = servers
+        self.kafka = KafkaTable(bootstrap_servers=servers)
         self.topics = topics
         self.num_partitions = num_partitions
         self.name = f"t{uuid.uuid4().hex[:12]}"
@@ -77,12 +78,12 @@ class KafkaWorld:
     def transport(self) -> Transport:
         from gagar.stream.kafka.client import KafkaTransport
 
-        return KafkaTransport(KafkaTable(bootstrap_servers=self.servers), self.name)
+        return KafkaTransport(self.kafka, self.name)
 
     def create_topics(self) -> None:
         from gagar.stream.kafka.admin import Admin
 
-        with Admin(KafkaTable(bootstrap_servers=self.servers)) as admin:
+        with Admin(self.kafka) as admin:
             run = make_run(self.name, num_partitions=self.num_partitions)
             admin.apply(run, self.topics)
             commit_zeros(admin, run, self.topics)

@@ -4,7 +4,9 @@ In: a cluster. Every method blocks: call it in a thread where there is an event 
 A cluster that does not answer is an UnavailableError that names the addresses, within about `CONNECT_TIMEOUT_S`.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -12,13 +14,16 @@ from typing import Any, TypeVar
 import tenacity
 
 from gagar.broker.address import no_cluster
-from gagar.broker.security import check_cluster, client_arguments, read_token
+from gagar.broker.meeting import check_cluster
+from gagar.broker.security import client_arguments, read_token
 from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError
 from gagar.stream.kafka.topic_plan import TopicChange, TopicState, differences, wanted_topics
 from gagar.stream.spec import Stage, Topic
 
 T = TypeVar("T")
+
+WHAT_IS_NEEDED = "give the user of [kafka] the permissions that README.md lists"
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 15.0
@@ -37,6 +42,8 @@ class Admin:
         self._kafka = kafka
         # The client leaves a thread and sockets behind when it fails to connect.
         check_cluster(kafka, connect_timeout_s)
+        if kafka.has_sasl:
+            _check_login(kafka)
         with self._told():
             self._client = KafkaAdminClient(
                 **client_arguments(kafka),
@@ -244,7 +251,8 @@ class Admin:
             yield
         except AuthorizationError as error:
             where = self._kafka.bootstrap_servers
-            raise ConfigError(f"cluster at {where}: expected this user to be authorised, got {error}") from error
+            expected = "expected this user to be authorised"
+            raise ConfigError(f"cluster at {where}: {expected}, got {error}; {WHAT_IS_NEEDED}") from error
         except KafkaError as error:
             raise no_cluster(self._kafka.bootstrap_servers, f"{type(error).__name__}: {error}") from error
 
@@ -257,6 +265,14 @@ def _refusal(expected: str, answer: Mapping[str, Any]) -> str:
     if kind.retriable:
         raise kind(text)
     return f"{expected}, got {kind.__name__}{f': {text}' if text else ''}" if answer["error_code"] else ""
+
+
+def _check_login(kafka: KafkaTable) -> None:
+    """Raises ConfigError if the cluster does not take the login; in a thread, since this one may have an event loop."""
+    from gagar.stream.kafka.connecting import check_login
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pool.submit(lambda: asyncio.run(check_login(kafka))).result()
 
 
 def _token_argument(kafka: KafkaTable) -> dict[str, Any]:

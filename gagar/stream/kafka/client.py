@@ -10,7 +10,6 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import aiokafka
@@ -21,11 +20,12 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from gagar.broker.address import no_cluster
+from gagar.broker.meeting import PROBE_S, check_cluster
 from gagar.config import KafkaTable
 from gagar.errors import UnavailableError
 from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
-from gagar.stream.kafka.connecting import STOP_S, arguments_of, started, stopped, translated
+from gagar.stream.kafka.connecting import STOP_S, arguments_of, check_login, started, stopped, translated
 from gagar.stream.kafka.metadata import topic_identities
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.spec import Topic
@@ -55,16 +55,15 @@ class KafkaTransport:
         self._prefix = f"{run_name}."
         self._client: Any = None
 
-    @cached_property
-    def _arguments(self) -> dict[str, Any]:
-        return arguments_of(self._kafka)
-
     async def open(self) -> None:
-        """Raises UnavailableError if no broker answers."""
-        client = aiokafka.AIOKafkaConsumer(**self._arguments, request_timeout_ms=REQUEST_TIMEOUT_MS)
+        """Raises UnavailableError if no broker answers, ConfigError if the cluster is to be met in another way."""
+        if self._kafka.has_sasl:
+            await check_login(self._kafka)
+        client = aiokafka.AIOKafkaConsumer(**await arguments_of(self._kafka), request_timeout_ms=REQUEST_TIMEOUT_MS)
         try:
             await started(client, "administration", CONNECT_S)
         except (errors.KafkaError, OSError, TimeoutError) as error:
+            await asyncio.to_thread(check_cluster, self._kafka, PROBE_S)
             raise no_cluster(self._kafka.bootstrap_servers, repr(error)) from error
         self._client = client
 
@@ -77,11 +76,11 @@ class KafkaTransport:
 
     def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> "KafkaMembership":
         names = [self._prefix + topic.name for topic in topics]
-        return KafkaMembership(self._arguments, self._prefix, group, names, owner)
+        return KafkaMembership(self._kafka, self._prefix, group, names, owner)
 
     async def start_producer(self, transactional_id: str, outputs: Sequence[Topic], /) -> "KafkaProducer":
         producer = aiokafka.AIOKafkaProducer(
-            **self._arguments,
+            **await arguments_of(self._kafka),
             transactional_id=self._prefix + transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             compression_type="zstd",
@@ -94,7 +93,7 @@ class KafkaTransport:
 
     async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> "KafkaReader":
         consumer = aiokafka.AIOKafkaConsumer(
-            **self._arguments,
+            **await arguments_of(self._kafka),
             enable_auto_commit=False,
             auto_offset_reset="none",
             isolation_level="read_committed",
@@ -259,14 +258,14 @@ class KafkaReader:
 class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
     """`gagar.stream.transport.Membership`: a consumer that keeps the place in the group and delivers nothing."""
 
-    def __init__(self, arguments: dict[str, Any], prefix: str, group: str, names: list[str], owner: Owner) -> None:
+    def __init__(self, kafka: KafkaTable, prefix: str, group: str, names: list[str], owner: Owner) -> None:
         self._prefix = prefix
         self._group = group
         self._names = names
         self._owner = owner
         self._numbers: frozenset[int] = frozenset()
         self._is_settled = False
-        self._arguments = arguments
+        self._kafka = kafka
         self._consumer: Any = None
 
     async def run(self) -> None:
@@ -280,7 +279,7 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
     async def _start(self) -> None:
         assignor = RangePartitionAssignor if len(self._names) > 1 else type("Sticky", (StickyPartitionAssignor,), {})
         self._consumer = aiokafka.AIOKafkaConsumer(
-            **self._arguments,
+            **await arguments_of(self._kafka),
             group_id=self._prefix + self._group,
             enable_auto_commit=False,
             auto_offset_reset="latest",

@@ -1,4 +1,4 @@
-"""How clients of aiokafka start and stop, and their errors as ours.
+"""How clients of aiokafka log in, start and stop, and their errors as ours.
 
 In: a `KafkaTable` with an address, a client. Stops are bounded, since the client's can hang or raise CancelledError when
 brokers are down; a start that fails leaves no connection open.
@@ -12,17 +12,28 @@ from typing import Any
 
 from aiokafka import errors
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.conn import create_conn
+from aiokafka.protocol.metadata import MetadataRequest
 
-from gagar.broker.security import client_arguments, read_token
+from gagar.broker.security import SASL_PASSWORD, client_arguments, read_token
 from gagar.config import KafkaTable
-from gagar.errors import FencedError, UnavailableError
+from gagar.errors import ConfigError, FencedError, UnavailableError
 from gagar.stream.transport import RefusedError
 
 log = logging.getLogger(__name__)
 
 STOP_S = 2.0
+LOGIN_S = 5.0
 FENCED = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidProducerIdMapping)
 REFUSED = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
+NOT_LOGGED_IN = (errors.SaslAuthenticationFailed, errors.AuthenticationFailedError)
+PERMISSIONS = {
+    errors.TopicAuthorizationFailedError: "READ, WRITE and DESCRIBE on topics",
+    errors.GroupAuthorizationFailedError: "READ on consumer groups",
+    errors.TransactionalIdAuthorizationFailed: "WRITE and DESCRIBE on transactional ids",
+    errors.ClusterAuthorizationFailedError: "IDEMPOTENT_WRITE on the cluster",
+}
+"""What a user needs who gets the error, all on names that begin with the run's."""
 
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
@@ -35,15 +46,48 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
         return read_token(self._kafka)
 
 
-def arguments_of(kafka: KafkaTable) -> dict[str, Any]:
-    """What every client is opened with. Raises ConfigError."""
+async def arguments_of(kafka: KafkaTable) -> dict[str, Any]:
+    """What a client is opened with; files are read anew, since secrets and certificates are renewed. Raises ConfigError."""
     token = {"sasl_oauth_token_provider": TokenFile(kafka)} if kafka.sasl_token_file else {}
-    return client_arguments(kafka) | token
+    return await asyncio.to_thread(client_arguments, kafka) | token
+
+
+async def check_login(kafka: KafkaTable) -> None:
+    """Raises ConfigError if the cluster does not take the name and the password, or the token: the clients try those again, for
+    ever. A broker that does not answer says nothing of them."""
+    arguments = await arguments_of(kafka)
+    for server in arguments.pop("bootstrap_servers"):
+        host, _, port = server.rpartition(":")
+        try:
+            connection = await create_conn(host.strip("[]"), int(port), request_timeout_ms=int(LOGIN_S * 1000), **arguments)
+        except NOT_LOGGED_IN as error:
+            raise ConfigError(_refused_login(kafka, str(error))) from error
+        except (errors.KafkaError, OSError, TimeoutError):
+            continue
+        try:
+            # The client takes whatever a broker says of a token for a yes, also that it has expired.
+            if kafka.sasl_token_file and not (await connection.send(MetadataRequest([]))).brokers:
+                raise ConfigError(_refused_login(kafka, "no brokers after it, as for a token that has expired"))
+        except errors.KafkaError as error:
+            raise ConfigError(_refused_login(kafka, "the connection's end after it")) from error
+        finally:
+            await connection.close()
+        return
+
+
+def _refused_login(kafka: KafkaTable, error: str) -> str:
+    if token := kafka.sasl_token_file:
+        return f"kafka.sasl_token_file: expected a token that the cluster takes, got its no: {error}; renew that in {token}"
+    where = kafka.sasl_password_file or SASL_PASSWORD
+    return (
+        f"kafka.sasl_username: expected a name and a password that the cluster takes, got its no to {kafka.sasl_username!r}: "
+        f"{error}; mend the name, or the password in {where}"
+    )
 
 
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
-    """The client's errors as ours: fenced, refused, or unavailable."""
+    """The client's errors as ours: fenced, refused, not permitted, or unavailable."""
     try:
         yield
     except FENCED as error:
@@ -52,6 +96,12 @@ def translated(what: str) -> Iterator[None]:
         ) from error
     except REFUSED as error:
         raise RefusedError(f"{what}: expected a record that the broker takes, got {error}") from error
+    except tuple(PERMISSIONS) as error:
+        needed = PERMISSIONS[type(error)]
+        raise ConfigError(
+            f"{what}: expected permission, got {error}; let the user of [kafka] have {needed} "
+            "whose names begin with that of the run, see README.md"
+        ) from error
     except (errors.KafkaError, OSError, TimeoutError) as error:
         raise UnavailableError(f"{what}: expected an answer from the broker, got {error!r}") from error
 

@@ -1,0 +1,213 @@
+"""A cluster that wants TLS, a login and permissions: a run works there, and what is not right is told at once in one line."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gagar.broker.meeting import check_cluster
+from gagar.config import KafkaTable
+from gagar.errors import ConfigError, UnavailableError
+from gagar.stream.handlers import Transform
+from gagar.stream.kafka.admin import Admin
+from gagar.stream.kafka.client import KafkaTransport
+from tests.broker.secured import PASSWORD, PREFIX, USER, SecuredBroker, secured_broker, token
+from tests.builders import make_request
+from tests.contract.world import REQUESTS, TRAJECTORIES, KafkaWorld, Process, make_run, make_stage, make_trajectory, read, write
+
+pytestmark = pytest.mark.broker
+
+TRANSFORM = Transform(lambda request: [make_trajectory(request)])
+NO_NAME = {"sasl_username": None, "sasl_password_file": None}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    """A broker for the tests of this file, which one worker runs."""
+    if os.environ.get("SEC_DEV"):
+        import json as j
+
+        yield SecuredBroker(Path("/tmp/sec_broker"), j.loads(Path("/tmp/sec_addr.json").read_text()))
+        return
+    try:
+        with secured_broker(tmp_path_factory.mktemp("secured") / "broker") as broker:
+            yield broker
+    except (UnavailableError, FileNotFoundError) as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no Kafka, or no openssl: {error}")
+
+
+def ways_in(broker: SecuredBroker) -> dict[str, KafkaTable]:
+    """Every way to meet the broker that is right."""
+    no_name: dict[str, Any] = NO_NAME
+    certificate = {"ssl_certfile": broker.path(f"{USER}.pem"), "ssl_keyfile": broker.path(f"{USER}.key")}
+    return {
+        "SCRAM-SHA-512": broker.kafka(),
+        "SCRAM-SHA-256": broker.kafka(sasl_mechanism="SCRAM-SHA-256"),
+        "PLAIN": broker.kafka(sasl_mechanism="PLAIN"),
+        "PLAIN without TLS": broker.kafka("SASL_PLAINTEXT", sasl_mechanism="PLAIN"),
+        "OAUTHBEARER": broker.kafka(sasl_mechanism="OAUTHBEARER", sasl_token_file=broker.path("token"), **no_name),
+        "certificate": broker.kafka("SSL", **certificate),
+    }
+
+
+@pytest.mark.parametrize("way", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "PLAIN without TLS", "OAUTHBEARER", "certificate"])
+async def test_a_stage_works_by_every_way_in(secured: SecuredBroker, way: str) -> None:
+    world = SecuredWorld(ways_in(secured)[way])
+    await asyncio.to_thread(world.create_topics)
+    await write(world, [make_request(f"t-{number:06}") for number in range(8)])
+    async with Process(world, make_stage("transform"), TRANSFORM) as process:
+        await process.until_finished(8)
+    assert len(await read(world, TRAJECTORIES)) == 8
+
+
+def test_an_encrypted_key_is_opened_by_its_password(secured: SecuredBroker, tmp_path: Path) -> None:
+    fields = {"ssl_certfile": secured.path(f"{USER}.pem"), "ssl_keyfile": secured.path("encrypted.key")}
+    check_cluster(secured.kafka("SSL", ssl_password_file=secured.path("password"), **fields), 5.0)
+    with pytest.raises(ConfigError, match=r"kafka.ssl_password_file: .* got none; name one, or set GAGAR_KAFKA_SSL_PASSWORD"):
+        check_cluster(secured.kafka("SSL", **fields), 5.0)
+    (tmp_path / "wrong").write_text("wrong")
+    with pytest.raises(
+        ConfigError, match=r"kafka.ssl_keyfile: expected the key of .*; mend the two files, or the password"
+    ) as caught:
+        check_cluster(secured.kafka("SSL", ssl_password_file=str(tmp_path / "wrong"), **fields), 5.0)
+    assert PASSWORD not in str(caught.value)
+
+
+class SecuredWorld(KafkaWorld):
+    """Topics on a broker that is met in a given way, under a name that its user may use."""
+
+    def __init__(self, kafka: KafkaTable) -> None:
+        super().__init__(kafka.bootstrap_servers)
+        self.kafka = kafka
+        self.name = f"{PREFIX}-{self.name}"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "listener", "fields", "message"),
+    [
+        ("PLAINTEXT", "SASL_SSL", {}, "security_protocol: expected SSL or SASL_SSL, since .* speaks TLS, got PLAINTEXT"),
+        (
+            "SASL_PLAINTEXT",
+            "SASL_SSL",
+            {},
+            "security_protocol: expected SSL or SASL_SSL, since .* TLS, got SASL_PLAINTEXT",
+        ),
+        (
+            "SASL_SSL",
+            "INTERNAL",
+            {},
+            "security_protocol: expected PLAINTEXT or SASL_PLAINTEXT, since .* plain text, got",
+        ),
+        (
+            "SASL_PLAINTEXT",
+            "INTERNAL",
+            {},
+            "security_protocol: expected PLAINTEXT, since .* no login, got SASL_PLAINTEXT",
+        ),
+        (
+            "PLAINTEXT",
+            "SASL_PLAINTEXT",
+            {},
+            "security_protocol: expected SASL_PLAINTEXT, since .* by PLAIN, got PLAINTEXT",
+        ),
+        ("SSL", "SASL_SSL", {}, "security_protocol: expected SASL_SSL, since .* wants a login by .*SCRAM-SHA-512.*, got SSL"),
+        ("SSL", "SSL", {}, "ssl_certfile: expected a certificate that the broker at .* takes, got its alert .*CERTIFICATE"),
+        (
+            "SASL_SSL",
+            "",
+            {"ssl_cafile": None},
+            "ssl_cafile: expected authorities .*, got: unable to get local issuer",
+        ),
+        ("SASL_PLAINTEXT", "", {}, r"sasl_mechanism: expected one that .* takes \(PLAIN\), got SCRAM-SHA-512"),
+        (
+            "SASL_SSL",
+            "",
+            {"sasl_username": "nobody"},
+            "sasl_username: expected a name and a password .* no to 'nobody': .*",
+        ),
+        ("SASL_SSL", "", {"sasl_mechanism": "PLAIN", "password": "x"}, "sasl_username: .* or the password in .*/password"),
+        ("SASL_SSL", "", {"password": "x"}, "sasl_username: .* invalid credentials .*; mend the name, or the password in .*"),
+        ("SASL_SSL", "", {"sasl_mechanism": "OAUTHBEARER", "token": token(USER, -60)}, "sasl_token_file: .*; renew that in .*"),
+    ],
+)
+async def test_what_does_not_fit_is_told_by_every_client(
+    secured: SecuredBroker, tmp_path: Path, protocol: Any, listener: str, fields: dict[str, Any], message: str
+) -> None:
+    for name in ("password", "token"):
+        if text := fields.pop(name, ""):
+            (tmp_path / name).write_text(text)
+            fields |= NO_NAME if name == "token" else {}
+            fields |= {f"sasl_{name}_file": str(tmp_path / name)}
+    kafka = secured.kafka(protocol, listener, **fields)
+    with pytest.raises(ConfigError, match=rf"^kafka\.{message}") as told:
+        await asyncio.to_thread(Admin, kafka, 1.0)
+    with pytest.raises(ConfigError, match=rf"^kafka\.{message}"):
+        await KafkaTransport(kafka, "any").open()
+    assert PASSWORD not in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_broker_is_named_as_its_certificate_does(secured: SecuredBroker) -> None:
+    address = secured.addresses["SASL_SSL"].replace("127.0.0.1", "localhost")
+    with pytest.raises(ConfigError, match=r"kafka.ssl_cafile: .* got: Hostname mismatch.*; name .* the broker as that .* does"):
+        Admin(secured.kafka(bootstrap_servers=address), 1.0)
+
+
+def test_a_run_without_permission_has_no_topics(secured: SecuredBroker) -> None:
+    with (
+        Admin(secured.kafka()) as admin,
+        pytest.raises(ConfigError, match=r"authorised, got .*TopicAuthorizationFailed.*; give .* the permissions"),
+    ):
+        admin.apply(make_run("forbidden"), [REQUESTS])
+
+
+async def test_a_topic_that_may_not_be_seen_is_told_from_one_that_is_missing(secured: SecuredBroker) -> None:
+    transport = KafkaTransport(secured.kafka(), "forbidden")
+    await transport.open()
+    try:
+        with pytest.raises(ConfigError, match=r"topic rollout-requests: expected permission, got .*; let the user .* DESCRIBE"):
+            await transport.num_partitions(REQUESTS)
+    finally:
+        await transport.close()
+    transport = KafkaTransport(secured.kafka(), f"{PREFIX}-not-there")
+    await transport.open()
+    try:
+        assert await transport.num_partitions(REQUESTS) == 0
+    finally:
+        await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation", "name", "message"),
+    [
+        (
+            "TOPIC",
+            "READ",
+            ".rollout-requests",
+            "expected permission, got .*rollout-requests.*; let .* READ, WRITE",
+        ),
+        ("TOPIC", "WRITE", ".trajectories", "expected permission, got .*; let .* READ, WRITE and DESCRIBE on topics"),
+        ("GROUP", "READ", ".under-test", "expected permission, got .*; let .* READ on consumer groups"),
+        (
+            "TRANSACTIONAL_ID",
+            "WRITE",
+            ".under-test.0",
+            "expected permission, got .*; let .* on transactional ids",
+        ),
+    ],
+)
+async def test_a_stage_without_a_permission_ends(
+    secured: SecuredBroker, kind: str, operation: str, name: str, message: str
+) -> None:
+    world = SecuredWorld(secured.kafka())
+    await asyncio.to_thread(world.create_topics)
+    await write(world, [make_request(f"t-{number:06}") for number in range(8)])
+    await asyncio.to_thread(secured.deny, kind, operation, world.name + name)
+    async with Process(world, make_stage("transform"), TRANSFORM) as process:
+        with pytest.raises(ConfigError, match=message):
+            await process.ended()
