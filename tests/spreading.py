@@ -1,7 +1,7 @@
 """Which tests one worker keeps together when several run them.
 
 Those of a file, whose fixtures are made once; all that need a sandbox, which is started once. Tests with a broker go to any
-worker, and so do those of deaths, which are long.
+worker, and so do those of deaths, which are long; but for those of one file, which has a broker of its own.
 """
 
 from typing import Any
@@ -21,5 +21,7 @@ def group_of(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     if path.startswith("tests/sandbox/"):
         return "sandbox"
+    if path == "tests/broker/test_secured.py":
+        return path
     is_alone = path.startswith(("tests/broker/", "tests/contract/")) or path.endswith("deaths.py")
     return nodeid if is_alone else path

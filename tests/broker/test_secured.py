@@ -1,22 +1,42 @@
 """A cluster that wants TLS, a login and permissions: a run works there, and what is not right is told at once in one line."""
 
 import asyncio
+import json
 import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomlkit
+from msgspec import structs
 
 from gagar.broker.meeting import check_cluster
+from gagar.broker.security import SASL_PASSWORD
 from gagar.config import KafkaTable
-from gagar.errors import ConfigError, UnavailableError
+from gagar.errors import EXIT_REFUSED, ConfigError, UnavailableError
 from gagar.stream.handlers import Transform
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.client import KafkaTransport
 from tests.broker.secured import PASSWORD, PREFIX, USER, SecuredBroker, secured_broker, token
+from tests.broker.stages import ROOT
 from tests.builders import make_request
-from tests.contract.world import REQUESTS, TRAJECTORIES, KafkaWorld, Process, make_run, make_stage, make_trajectory, read, write
+from tests.contract.world import (
+    REQUESTS,
+    TRAJECTORIES,
+    KafkaWorld,
+    Process,
+    make_run,
+    make_stage,
+    make_trajectory,
+    read,
+    write,
+)
+from tests.runs import write_run
 
 pytestmark = pytest.mark.broker
 
@@ -27,11 +47,6 @@ NO_NAME = {"sasl_username": None, "sasl_password_file": None}
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     """A broker for the tests of this file, which one worker runs."""
-    if os.environ.get("SEC_DEV"):
-        import json as j
-
-        yield SecuredBroker(Path("/tmp/sec_broker"), j.loads(Path("/tmp/sec_addr.json").read_text()))
-        return
     try:
         with secured_broker(tmp_path_factory.mktemp("secured") / "broker") as broker:
             yield broker
@@ -138,6 +153,7 @@ class SecuredWorld(KafkaWorld):
 async def test_what_does_not_fit_is_told_by_every_client(
     secured: SecuredBroker, tmp_path: Path, protocol: Any, listener: str, fields: dict[str, Any], message: str
 ) -> None:
+    fields = dict(fields)
     for name in ("password", "token"):
         if text := fields.pop(name, ""):
             (tmp_path / name).write_text(text)
@@ -211,3 +227,69 @@ async def test_a_stage_without_a_permission_ends(
     async with Process(world, make_stage("transform"), TRANSFORM) as process:
         with pytest.raises(ConfigError, match=message):
             await process.ended()
+
+
+def gagar(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """A command from its start to its end."""
+    command = [sys.executable, "-P", "-m", "gagar.cli.main", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+
+def write_secured_run(directory: Path, kafka: KafkaTable) -> Path:
+    """A run file for the cluster, with its password left to the environment."""
+    given = {key: value for key, value in structs.asdict(kafka).items() if value and key != "sasl_password_file"}
+    return write_run(directory, tomlkit.dumps({"kafka": given}))
+
+
+def until_logged(process: "subprocess.Popen[str]", words: str) -> list[str]:
+    """The lines on stderr up to the one that holds the words."""
+    assert process.stderr is not None
+    lines = list[str]()
+    while line := process.stderr.readline():
+        lines.append(line)
+        if words in line:
+            return lines
+    raise AssertionError("".join(lines))
+
+
+def test_a_run_works_from_its_topics_to_its_audit_and_leaves_no_secret(secured: SecuredBroker, tmp_path: Path) -> None:
+    run_file = write_secured_run(tmp_path, secured.kafka())
+    options = ("--run", str(run_file), "--set", f"run.name={PREFIX}-cli")
+    secret = {SASL_PASSWORD: PASSWORD}
+    ended = [gagar("topics", "plan", *options, **secret), gagar("topics", "apply", *options, **secret)]
+    ended.append(gagar("topics", "check", *options, **secret))
+    assert [process.returncode for process in ended] == [0, 0, 0], ended
+    assert "create  topic allowed-cli.verdicts" in ended[0].stdout
+    command = [sys.executable, "-P", "-m", "gagar.cli.main", "run", "gatherer", *options]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, **secret}) as stage:
+        lines = until_logged(stage, "partitions assigned stage=gatherer")
+        stage.send_signal(signal.SIGTERM)
+        lines += stage.communicate(timeout=60)[1]
+    assert stage.returncode == 0, lines
+    ended.append(gagar("audit", "--json", *options, **secret))
+    assert ended[-1].returncode == 0, ended[-1]
+    assert json.loads(ended[-1].stdout)["is_clean"]
+    told = "".join([*lines, *(process.stdout + process.stderr for process in ended)])
+    files = [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    assert 'sasl_username = "me"' in (tmp_path / ".gagar" / "runs" / f"{PREFIX}-cli" / "run.toml").read_text()
+    assert not [text for text in [told, *files] if PASSWORD in text]
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "password", "message"),
+    [
+        (PREFIX, "kafka.sasl_username=nobody", PASSWORD, "kafka.sasl_username: expected a name and a password that"),
+        (PREFIX, "kafka.sasl_mechanism=PLAIN", "wrong", "kafka.sasl_username: .* or the password in GAGAR_KAFKA_SASL_PASSWORD"),
+        (PREFIX, "kafka.sasl_mechanism=PLAIN", "", "kafka.sasl_password_file: .* name one, or set GAGAR_KAFKA_SASL_PASSWORD"),
+        ("forbidden", "kafka.sasl_mechanism=PLAIN", PASSWORD, "topic .*: expected permission, got .*; let the user of"),
+    ],
+)
+def test_a_stage_that_cannot_get_in_ends_with_2_and_one_line(
+    secured: SecuredBroker, tmp_path: Path, name: str, override: str, password: str, message: str
+) -> None:
+    run_file = write_secured_run(tmp_path, secured.kafka())
+    options = ("--run", str(run_file), "--set", f"run.name={name}", "--set", override)
+    ended = gagar("run", "gatherer", *options, **{SASL_PASSWORD: password})
+    assert ended.returncode == EXIT_REFUSED, ended
+    [told] = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert re.search(message, told), told
