@@ -186,14 +186,14 @@ async def test_a_topic_that_may_not_be_seen_is_told_from_one_that_is_missing(sec
     transport = KafkaTransport(secured.kafka(), "forbidden")
     await transport.open()
     try:
-        with pytest.raises(ConfigError, match=r"topic rollout-requests: expected permission, got .*; let the user .* DESCRIBE"):
-            await transport.num_partitions(REQUESTS)
+        with pytest.raises(ConfigError, match=r"topics rollout-requests: expected permission, got .*; let the .* DESCRIBE"):
+            await transport.describe([REQUESTS])
     finally:
         await transport.close()
     transport = KafkaTransport(secured.kafka(), f"{PREFIX}-not-there")
     await transport.open()
     try:
-        assert await transport.num_partitions(REQUESTS) == 0
+        assert await transport.describe([REQUESTS]) == {}
     finally:
         await transport.close()
 
@@ -281,7 +281,7 @@ def test_a_run_works_from_its_topics_to_its_audit_and_leaves_no_secret(secured: 
         (PREFIX, "kafka.sasl_username=nobody", PASSWORD, "kafka.sasl_username: expected a name and a password that"),
         (PREFIX, "kafka.sasl_mechanism=PLAIN", "wrong", "kafka.sasl_username: .* or the password in GAGAR_KAFKA_SASL_PASSWORD"),
         (PREFIX, "kafka.sasl_mechanism=PLAIN", "", "kafka.sasl_password_file: .* name one, or set GAGAR_KAFKA_SASL_PASSWORD"),
-        ("forbidden", "kafka.sasl_mechanism=PLAIN", PASSWORD, "topic .*: expected permission, got .*; let the user of"),
+        ("forbidden", "kafka.sasl_mechanism=PLAIN", PASSWORD, "topics .*: expected permission, got .*; let the user of"),
     ],
 )
 def test_a_stage_that_cannot_get_in_ends_with_2_and_one_line(
