@@ -118,7 +118,8 @@ class KafkaTable(Table, frozen=True, kw_only=True):
             _is_address(server.strip()) for server in self.bootstrap_servers.split(",") if self.bootstrap_servers
         )
         require(are_addresses, "bootstrap_servers", "host:port,... with ports 1 to 65535", self.bootstrap_servers)
-        self._check_security()
+        self._check_useless()
+        self._check_missing()
 
     @property
     def servers(self) -> list[str]:
@@ -138,24 +139,31 @@ class KafkaTable(Table, frozen=True, kw_only=True):
         paths = {key: str(directory / name) for key in KAFKA_FILES if (name := getattr(self, key))}
         return msgspec.structs.replace(self, **paths)
 
-    def _check_security(self) -> None:
-        """Every key that the protocol and the mechanism need has a value, and none that they do not know."""
-        is_named = self.has_sasl and self.sasl_mechanism != "OAUTHBEARER"
-        is_token = self.has_sasl and not is_named
-        protocol = f"with security_protocol {self.security_protocol}"
-        login = f"{protocol} and sasl_mechanism {self.sasl_mechanism}"
-        mechanisms = ", ".join(get_args(SaslMechanism)[1:])
-        require(bool(self.sasl_mechanism) or not self.has_sasl, "sasl_mechanism", f"one of {mechanisms} {protocol}", "")
-        known = {"sasl_mechanism": self.has_sasl, "sasl_username": is_named, "sasl_password_file": is_named}
-        known |= {"sasl_token_file": is_token} | {key: self.has_ssl for key in KAFKA_FILES if key.startswith("ssl")}
+    @property
+    def _login(self) -> str:
+        return f"with security_protocol {self.security_protocol} and sasl_mechanism {self.sasl_mechanism}"
+
+    def _check_useless(self) -> None:
+        """No key has a value that the protocol and the mechanism do not know."""
+        is_token = self.sasl_mechanism == "OAUTHBEARER"
+        known = {"sasl_mechanism": self.has_sasl, "sasl_token_file": self.has_sasl and is_token}
+        known |= dict.fromkeys(("sasl_username", "sasl_password_file"), self.has_sasl and not is_token)
+        known |= {key: self.has_ssl for key in KAFKA_FILES if key.startswith("ssl")}
         for key, is_known in known.items():
-            beside = login if self.has_sasl and key.startswith("sasl") else protocol
+            is_login = self.has_sasl and key.startswith("sasl")
+            beside = self._login if is_login else f"with security_protocol {self.security_protocol}"
             require(is_known or not getattr(self, key), key, f"no value {beside}", getattr(self, key))
-        require(bool(self.sasl_username) or not is_named, "sasl_username", f"a name {login}", "")
-        require(bool(self.sasl_token_file) or not is_token, "sasl_token_file", f"a file {login}", "")
-        require(bool(self.ssl_certfile) or not self.ssl_keyfile, "ssl_certfile", "the certificate of ssl_keyfile", "")
-        has_use_of_key = self.ssl_certfile or self.ssl_password_file
-        require(bool(self.ssl_keyfile) or not has_use_of_key, "ssl_keyfile", "the key of ssl_certfile", "")
+
+    def _check_missing(self) -> None:
+        """Every key that the protocol, the mechanism and the other keys need has a value."""
+        mechanisms = f"one of {', '.join(get_args(SaslMechanism)[1:])} with security_protocol {self.security_protocol}"
+        needed = [("sasl_mechanism", self.has_sasl, mechanisms)]
+        needed.append(("sasl_token_file", self.sasl_mechanism == "OAUTHBEARER", f"a file {self._login}"))
+        needed.append(("sasl_username", self.sasl_mechanism not in ("", "OAUTHBEARER"), f"a name {self._login}"))
+        needed.append(("ssl_certfile", bool(self.ssl_keyfile), "the certificate of ssl_keyfile"))
+        needed.append(("ssl_keyfile", bool(self.ssl_certfile or self.ssl_password_file), "the key of ssl_certfile"))
+        for key, is_needed, expected in needed:
+            require(not is_needed or bool(getattr(self, key)), key, expected, "")
 
 
 class PolicyTable(Table, frozen=True, kw_only=True):

@@ -5,9 +5,12 @@ import ssl
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gagar.broker import security
+from gagar.broker.address import cluster_now
 from gagar.broker.security import SASL_PASSWORD, Secret, client_arguments, read_token, tls_context
+from gagar.cli.saved_run import differences, save_run, saved_run
 from gagar.config import KafkaTable, load_run
 from gagar.errors import ConfigError
 from tests.runs import write_run
@@ -130,6 +133,36 @@ def test_tls_trusts_the_system_where_no_authority_is_named() -> None:
     assert context is not None
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_a_saved_run_holds_the_files_of_secrets_and_is_met_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SASL_PASSWORD, "hunter2")
+    path = write_run(tmp_path, f'[kafka]\nbootstrap_servers="k:9093"\nnum_partitions=2\n{SCRAM}ssl_cafile="ca.pem"\n')
+    run = load_run(path)
+    assert save_run(run) == []
+    assert "hunter2" not in (run.directory / "run.toml").read_text()
+    monkeypatch.setenv("GAGAR_KAFKA_BOOTSTRAP_SERVERS", "moved:9093")
+    plain = load_run(
+        path, ("kafka.security_protocol=PLAINTEXT", "kafka.sasl_mechanism=", "kafka.sasl_username=", "kafka.ssl_cafile=")
+    )
+    saved = saved_run(plain)
+    assert saved is not None
+    assert saved.kafka == structs.replace(run.kafka, bootstrap_servers="moved:9093")
+    token = load_run(
+        path, ("kafka.sasl_mechanism=OAUTHBEARER", "kafka.sasl_username=", "kafka.sasl_token_file=t", "kafka.num_partitions=9")
+    )
+    again = saved_run(token)
+    assert again is not None
+    assert (again.kafka.sasl_token_file, again.kafka.num_partitions) == (f"{tmp_path}/t", 2)
+    assert differences(run, token) == ["kafka.num_partitions: was 2, now 9"]
+
+
+def test_the_local_broker_is_met_in_plain_text_only(tmp_path: Path) -> None:
+    run = load_run(write_run(tmp_path, '[kafka]\nsecurity_protocol="SSL"\n'))
+    with pytest.raises(
+        ConfigError, match=r"kafka.security_protocol: expected PLAINTEXT with the local broker, got SSL; set kafka"
+    ):
+        cluster_now(run)
 
 
 def test_no_test_here_leaves_a_password_in_the_environment() -> None:
