@@ -6,17 +6,19 @@ In: a run, the processes of its stages, a view. Out: an exit code. A broker that
 import asyncio
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Protocol
 
 import click
 
+from gagar.broker.address import names_cluster
 from gagar.broker.local import cluster_of
 from gagar.broker.watch import cluster_watch
 from gagar.cli.saved_run import save_run
 from gagar.cli.topics import apply_topology
 from gagar.config import KafkaTable, Run
 from gagar.errors import UnavailableError
+from gagar.processes.orphan_cleanup import OrphanCleanup
 from gagar.processes.shutdown import interruption
 from gagar.processes.storage import Storage
 from gagar.processes.supervised import ProcessSpec, ProcessState
@@ -41,16 +43,22 @@ def run_pipeline(run: Run, specs: Sequence[ProcessSpec], view: View) -> int:
     """Runs a checked run to its end; raises GagarError if it cannot start or go on."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal may be closed before there is anything to stop
         signal.signal(signal.SIGHUP, signal.default_int_handler)
-    with cluster_of(run) as kafka:
-        return asyncio.run(drive(run, specs, view, kafka))
+    if names_cluster(run):  # one that does not answer leaves no trace here
+        with cluster_of(run) as kafka:
+            return asyncio.run(drive(run, specs, view, kafka))
+    with ExitStack() as held:
+        held.enter_context(OrphanCleanup(run.directory, is_exclusive=True))  # a second one is refused here
+        with cluster_of(run) as kafka:
+            return asyncio.run(drive(run, specs, view, kafka, held))
 
 
-async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, kafka: KafkaTable) -> int:
-    """The same over a cluster that answers. A run that is in use is refused before anything of it is touched."""
+async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, kafka: KafkaTable, held: ExitStack | None = None) -> int:
+    """The same over a cluster that answers. A run that is in use is refused before anything of it is touched; `held`: it is
+    taken already."""
     interrupted = interruption()
     run.dir.mkdir(parents=True, exist_ok=True)
     storage = Storage(run.dir)
-    supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line)
+    supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line, held=held)
     await supervisor.hold()
     try:
         for told in await asyncio.to_thread(save_run, run):

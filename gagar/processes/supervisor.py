@@ -47,21 +47,26 @@ class Supervisor:
         *,
         on_line: OnLine | None = None,
         restart_policy: RestartPolicy | None = None,
+        held: ExitStack | None = None,
     ) -> None:
-        """`directory`: of the run; logs go to `logs/<process>.log` there. `watch` keeps an eye on the cluster."""
+        """`directory`: of the run; logs go to `logs/<process>.log` there. `watch` keeps an eye on the cluster. `held`: the run,
+        if it is taken already, to let go of at the end."""
         self._watch = watch
         self._specs = specs
         self._restart_policy = restart_policy or RestartPolicy()
         self._directory = directory
         self._on_line = on_line
-        self._held = ExitStack()
+        self._held = held if held is not None else ExitStack()
+        self._is_held = held is not None
         self._processes: list[SupervisedProcess] = []
         self._kept: dict[asyncio.Task[int], SupervisedProcess] = {}
         self._side: list[asyncio.Task[None]] = []
 
     async def hold(self) -> None:
-        """Takes the run for this supervisor and ends what an earlier one left. Raises UnavailableError if another one lives."""
-        await asyncio.to_thread(self._held.enter_context, OrphanCleanup(self._directory, is_exclusive=True))
+        """Takes the run for this supervisor and ends what an earlier one left, unless it is held. Raises UnavailableError if
+        another one lives."""
+        if not self._is_held:
+            await asyncio.to_thread(self._held.enter_context, OrphanCleanup(self._directory, is_exclusive=True))
 
     async def start(self) -> None:
         """Starts every process of a run that is held."""

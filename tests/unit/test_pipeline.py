@@ -17,7 +17,7 @@ from gagar.cli.pipeline import drive, run_pipeline
 from gagar.cli.up import LogView
 from gagar.config import KafkaTable, Run
 from gagar.errors import UnavailableError
-from gagar.processes.orphan_cleanup import members
+from gagar.processes.orphan_cleanup import OrphanCleanup, members
 from gagar.processes.supervised import ProcessSpec
 from tests.builders import make_run
 
@@ -99,6 +99,26 @@ def test_a_start_under_nohup_goes_on_after_a_hang_up(tmp_path: Path, monkeypatch
     monkeypatch.setattr("gagar.cli.pipeline.drive", driven)
     assert run_pipeline(make_far_run(tmp_path), [], LogView(make_far_run(tmp_path), [])) == 7
     assert told == ["stopped"]
+
+
+@contextmanager
+def no_broker(run: Run) -> Iterator[KafkaTable]:
+    raise AssertionError("a broker was started")
+    yield run.kafka
+
+
+def test_a_run_that_is_in_use_is_refused_before_a_broker_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gagar.cli.pipeline.cluster_of", no_broker)
+    run = make_run(tmp_path / "data")
+    with OrphanCleanup(run.directory, is_exclusive=True):
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(UnavailableError, match=rf"in use by another gagar \(pid {os.getpid()}\); stop that one, or take"):
+            run_pipeline(run, [STAGE], LogView(run, []))
+        assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(AssertionError, match="a broker was started"):
+        run_pipeline(run, [STAGE], LogView(run, []))
+    with OrphanCleanup(run.directory, is_exclusive=True):
+        assert members(run.directory) == [], "a start that fails lets go of the run"
 
 
 def unreachable(run: Run) -> None:
