@@ -29,7 +29,10 @@ def check_cluster(kafka: KafkaTable, timeout_s: float) -> None:
             _check_encryption(kafka, server, context)
         raise no_cluster(kafka.bootstrap_servers)
     for server in kafka.servers:
-        _check_login(kafka, server, _mechanisms(kafka, server, context))
+        mechanisms = _mechanisms(kafka, server, context)
+        if mechanisms is not None:
+            _check_login(kafka, server, mechanisms)
+            return
 
 
 def _check_encryption(kafka: KafkaTable, server: str, context: ssl.SSLContext | None) -> None:
@@ -85,19 +88,17 @@ def _mechanisms(kafka: KafkaTable, server: str, context: ssl.SSLContext | None) 
 
 
 def _strings(data: bytes) -> list[str]:
-    """An array of strings as the protocol writes it."""
+    """An array of strings as the protocol writes it: their number, then each one after its size."""
     found, at = list[str](), 4
-    for _ in range(int.from_bytes(data[:4], "big")):
+    while at + 2 <= len(data):
         size = int.from_bytes(data[at : at + 2], "big")
-        found.append(data[at + 2 : at + 2 + size].decode())
+        found.append(data[at + 2 : at + 2 + size].decode(errors="replace"))
         at += 2 + size
     return found
 
 
-def _check_login(kafka: KafkaTable, server: str, mechanisms: list[str] | None) -> None:
+def _check_login(kafka: KafkaTable, server: str, mechanisms: list[str]) -> None:
     """Raises ConfigError if the broker wants a login and we have none, or the other way round, or another mechanism."""
-    if mechanisms is None:
-        return
     if kafka.has_sasl and not mechanisms:
         raise _wrong_protocol(kafka, server, "wants no login", "SSL" if kafka.has_ssl else "PLAINTEXT")
     names = ", ".join(mechanisms)
