@@ -99,9 +99,9 @@ def laid_out(records: Records) -> list[Delivery[Any]]:
     return deliveries
 
 
-def asked_by(verdict: Verdict, request: LogRef) -> Verdict:
-    """The verdict as one of another request."""
-    return replace(verdict, attempt=replace(verdict.attempt, request=request))
+def referring(verdict: Verdict, **refs: LogRef) -> Verdict:
+    """The verdict as one of another request, or of other tokens."""
+    return replace(verdict, attempt=replace(verdict.attempt, **refs))
 
 
 def way_of(group_id: str, members: Sequence[PatchMeasures | None] = (CLEAN, DEAD_CODE, None, None)) -> Records:
@@ -208,7 +208,24 @@ IN_WAY: dict[Law, Plant] = {
         "group {id}: expected requests of one size, got sample 1 of 2",
     ),
     Law.REQUESTED_WHOLE: (without(RolloutRequest), "group {id}: expected 4 requests, got 3"),
+    Law.REQUEST_ANSWERED: (
+        without(Trajectory),
+        "group {id}: expected a trajectory of each request by now, got none of samples [0]",
+    ),
+    Law.TRAJECTORY_ONCE: (twice(Trajectory), "group {id}: expected one trajectory of sample 0, got two"),
+    Law.TRAJECTORY_REQUESTED: (
+        edited(Trajectory, sample_index=7),
+        "group {id}: expected trajectories of requested samples only, got samples [7]",
+    ),
+    Law.TRAJECTORY_TOKENS: (
+        changed(Trajectory, lambda it: replace(it, attempt=replace(it.attempt, tokens=None, num_sampled_tokens=40))),
+        "group {id}: expected a reference to the 40 tokens of sample 0, got none",
+    ),
     Law.VERDICT_ONCE: (twice(Verdict), "group {id}: expected one verdict of sample 0, got two"),
+    Law.VERDICT_TRAJECTORY: (
+        without(Trajectory),
+        "group {id}: expected a trajectory of each verdict, got none of samples [0]",
+    ),
     Law.VERDICT_REQUESTED: (
         edited(Verdict, sample_index=7),
         "group {id}: expected verdicts of requested samples only, got samples [7]",
@@ -218,8 +235,16 @@ IN_WAY: dict[Law, Plant] = {
         "group {id}: expected a verdict of each member on groups, got none of samples [0]",
     ),
     Law.REQUEST_REFERENCE: (
-        changed(Verdict, lambda verdict: asked_by(verdict, symbol("rollout-requests", verdict.group_id, 1))),
-        "expected the request of sample 0 of group {id}, at offset",
+        changed(Verdict, lambda verdict: referring(verdict, request=symbol("rollout-requests", verdict.group_id, 1))),
+        "expected the request of sample 0 of group {id} at offset",
+    ),
+    Law.TRAJECTORY_REFERENCE: (
+        member(0, trajectory=make_ref("trajectories", FAR + 1)),
+        "expected the trajectory of sample 0 of group {id} at offset",
+    ),
+    Law.TOKENS_REFERENCE: (
+        changed(Verdict, lambda verdict: referring(verdict, tokens=symbol("trajectory-tokens", verdict.group_id, 1))),
+        "expected the tokens of sample 0 of group {id} at offset",
     ),
     Law.REFERENCE_IN_LOG: (
         edited(Verdict, trajectory=make_ref("trajectories", FAR)),

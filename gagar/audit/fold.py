@@ -7,25 +7,27 @@ surviving lineage, and requested = trained + dropped + evaluated + in flight. Ke
 (`gagar.audit.trails`, in bounded memory), sums for each evaluation round, a few numbers for each start of the learner, a sample
 of references.
 
-Time is the newest record's, not the clock's: a run that was stopped is not overdue, nor is a backlog.
+Time is the newest record's, so that a run that was stopped is not overdue; and the clock's while a stage of it is at work, so
+that one that has stalled is.
 """
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from gagar.audit.advantage_laws import broken_laws
 from gagar.audit.findings import Finding, Findings, Law
-from gagar.audit.group_laws import broken_outcome, broken_staleness, broken_trail, is_retired
+from gagar.audit.group_laws import broken_answers, broken_outcome, broken_staleness, broken_trail, is_retired
 from gagar.audit.references import Claim, Ranges, Resolver
 from gagar.audit.result import AuditResult, Tally
 from gagar.audit.trails import Ending, Trail, Trails
 from gagar.audit.version_laws import Versions
 from gagar.groups.rounds import Round
 from gagar.records import (
+    AttemptFacts,
     DeadLetter,
     GradedGroup,
     Group,
@@ -35,6 +37,7 @@ from gagar.records import (
     Outcome,
     PolicyVersion,
     RolloutRequest,
+    Trajectory,
     Verdict,
 )
 from gagar.stream.handlers import Delivery
@@ -52,6 +55,8 @@ class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
     """`gatherer.grace_s`."""
     since: float = 0.0
     """Groups requested before are left out, and so is everything of a group whose request was not seen."""
+    now: float = 0.0
+    """Unix seconds, of a run with a stage at work; 0 of any other."""
 
 
 class Audit:
@@ -65,11 +70,12 @@ class Audit:
         self._versions = Versions()
         self._rounds: dict[int, Round] = {}
         self._found = Findings()
-        self._now = 0.0
+        self._now = self._terms.now
         self._num_capped = 0
         self._num_fallback = 0
         self._num_dead_letters = 0
         self._apply_by: dict[type, Callable[[Trail, Any, LogRef], None]] = {
+            Trajectory: self._apply_trajectory,
             Verdict: self._apply_verdict,
             Group: self._apply_group,
             GradedGroup: self._apply_graded,
@@ -137,6 +143,7 @@ class Audit:
             rounds=dict(sorted(self._rounds.items())),
             policy_version=newest.version if newest else -1,
             is_ended=is_ended,
+            is_at_work=bool(self._terms.now),
         )
 
     def _tally(self, found: Findings) -> Tally:
@@ -149,8 +156,10 @@ class Audit:
             found.add_all(broken_trail(trail, surviving, cut), what)
             found.add_all(broken_staleness(trail, self._terms.max_staleness), what)
             found.add_all(self._broken_steps(trail), what)
-            if trail.asked and not surviving:
-                found.add_all(self._broken_deadline(trail, tally), what)
+            late_s = self._now - trail.deadline - self._terms.grace_s - OVERDUE_MARGIN_S
+            if trail.asked and late_s > 0:
+                broken = broken_answers(trail, cut) if surviving else self._broken_deadline(trail, late_s, tally)
+                found.add_all(broken, what)
         return tally
 
     def _survives(self, ending: Ending) -> bool:
@@ -161,14 +170,13 @@ class Audit:
             if ending.kind == "trained" and not self._versions.holds(ending.run_id, ending.step):
                 yield Finding(Law.TRAINED_INTO_VERSION, f"expected a policy version of that run and step, got none: {ending}")
 
-    def _broken_deadline(self, trail: Trail, tally: Tally) -> Iterator[Finding]:
-        """A group in flight. One that waits for its step is in the learner's hands, however long a step takes."""
-        late_s = self._now - trail.deadline - self._terms.grace_s - OVERDUE_MARGIN_S
-        if late_s > 0:
-            tally.overdue[trail.reached] += 1
-            if trail.reached != "advantages":
-                text = f"expected an end {late_s:.0f} s ago, got none; it stands on {trail.reached}"
-                yield Finding(Law.OVERDUE, text)
+    def _broken_deadline(self, trail: Trail, late_s: float, tally: Tally) -> Iterator[Finding]:
+        """A group in flight, so many seconds late. One that waits for its step is in the learner's hands, however long a step
+        takes."""
+        tally.overdue[trail.reached] += 1
+        if trail.reached != "advantages":
+            text = f"expected an end {late_s:.0f} s ago, got none; it stands on {trail.reached}"
+            yield Finding(Law.OVERDUE, text)
 
     def _trail(self, group_id: str, source: LogRef) -> Trail | None:
         """None for a group that was requested too early, as far as this audit knows."""
@@ -194,23 +202,36 @@ class Audit:
         if trail is not None and letter.source.topic == "rollout-requests":
             trail.rejected.add(letter.source.offset)
 
+    def _apply_trajectory(self, trail: Trail, trajectory: Trajectory, source: LogRef) -> None:
+        index, attempt = trajectory.sample_index, trajectory.attempt
+        what = f"group {trajectory.group_id}"
+        if index in trail.trajectories:
+            self._hold(Law.TRAJECTORY_ONCE, f"{what}: expected one trajectory of sample {index}, got two")
+        trail.trajectories.setdefault(index, source.offset)
+        if attempt.tokens is not None:
+            trail.tokens.setdefault(index, attempt.tokens.offset)
+        elif attempt.num_sampled_tokens:
+            text = f"{what}: expected a reference to the {attempt.num_sampled_tokens} tokens of sample {index}, got none"
+            self._hold(Law.TRAJECTORY_TOKENS, text)
+        self._check_attempt(trail, Claim(attempt.request, trajectory.group_id, index), attempt, source)
+
     def _apply_verdict(self, trail: Trail, verdict: Verdict, source: LogRef) -> None:
         if verdict.sample_index in trail.verdicts:
             text = f"group {verdict.group_id}: expected one verdict of sample {verdict.sample_index}, got two"
             self._hold(Law.VERDICT_ONCE, text)
         trail.verdicts.add(verdict.sample_index)
-        self._check_member(trail, verdict, source)
+        self._check_member(trail, verdict.group_id, verdict, source)
 
     def _apply_group(self, trail: Trail, group: Group, source: LogRef) -> None:
         trail.num_groups += 1
         trail.members.update(member.sample_index for member in group.members)
         for member in group.members:
-            self._check_member(trail, member, source)
+            self._check_member(trail, group.group_id, member, source)
 
     def _apply_graded(self, trail: Trail, graded: GradedGroup, source: LogRef) -> None:
         trail.num_graded += 1
         for member in graded.group.members:
-            self._check_member(trail, member, source)
+            self._check_member(trail, graded.group.group_id, member, source)
 
     def _apply_advantages(self, trail: Trail, group: GroupAdvantages, source: LogRef) -> None:
         trail.num_advantages += 1
@@ -221,7 +242,7 @@ class Audit:
         self._num_fallback += bool(group.fallback)
         self._found.add_all(broken_laws(group), f"advantages of {group.group_id}")
         for member in group.members:
-            self._resolve(group.group_id, member, source)
+            self._check_member(trail, group.group_id, member, source)
 
     def _apply_outcome(self, trail: Trail, outcome: Outcome, source: LogRef) -> None:
         self._found.add_all(broken_outcome(outcome), f"outcome of {outcome.group_id}")
@@ -241,20 +262,29 @@ class Audit:
         what = f"policy version {version.run_id}/{version.version}"
         self._found.add_all(self._versions.observe(version, source.offset), what)
 
-    def _check_member(self, trail: Trail, member: Verdict, source: LogRef) -> None:
-        """A verdict, or its copy in a group: does it refer to what it should?"""
-        asked = trail.asked.get(member.sample_index)
-        if asked is not None and (member.attempt.request.partition, member.attempt.request.offset) != (trail.partition, asked):
-            expected = f"{source}: expected the request of sample {member.sample_index} of group {member.group_id}"
-            self._hold(Law.REQUEST_REFERENCE, f"{expected}, at offset {asked}, got {member.attempt.request}")
-        claim = Claim(member.attempt.request, member.group_id, member.sample_index)
-        self._found.add_all(self._resolver.broken(claim, source, is_followed=False))
-        self._resolve(member.group_id, member, source)
+    def _check_member(self, trail: Trail, group_id: str, member: Verdict | MemberAdvantage, source: LogRef) -> None:
+        """A verdict, its copy in a group, or an advantage: does it refer to what it should?"""
+        claim = Claim(member.trajectory, group_id, member.sample_index)
+        self._check_place(Law.TRAJECTORY_REFERENCE, trail, trail.trajectories, claim, source)
+        self._found.add_all(self._resolver.broken(claim, source))
+        self._check_attempt(trail, claim, member.attempt, source)
 
-    def _resolve(self, group_id: str, member: Verdict | MemberAdvantage, source: LogRef) -> None:
-        for ref in (member.trajectory, member.attempt.tokens):
-            if ref is not None:
-                self._found.add_all(self._resolver.broken(Claim(ref, group_id, member.sample_index), source))
+    def _check_attempt(self, trail: Trail, of: Claim, attempt: AttemptFacts, source: LogRef) -> None:
+        """The references that all records of one attempt share."""
+        request = of._replace(ref=attempt.request)
+        self._check_place(Law.REQUEST_REFERENCE, trail, trail.asked, request, source)
+        self._found.add_all(self._resolver.broken(request, source, is_followed=False))
+        if attempt.tokens is not None:
+            tokens = of._replace(ref=attempt.tokens)
+            self._check_place(Law.TOKENS_REFERENCE, trail, trail.tokens, tokens, source)
+            self._found.add_all(self._resolver.broken(tokens, source))
+
+    def _check_place(self, law: Law, trail: Trail, places: Mapping[int, int], claim: Claim, source: LogRef) -> None:
+        """A reference to a record that the audit has read, or has read of."""
+        offset = places.get(claim.sample_index)
+        if offset is not None and (claim.ref.partition, claim.ref.offset) != (trail.partition, offset):
+            what = f"{law.value.removesuffix(' reference')} of sample {claim.sample_index} of group {claim.group_id}"
+            self._hold(law, f"{source}: expected the {what} at offset {offset}, got {claim.ref}")
 
     def _hold(self, law: Law, text: str) -> None:
         self._found.add(Finding(law, text))

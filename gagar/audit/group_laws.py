@@ -32,6 +32,9 @@ def broken_trail(trail: Trail, surviving: Sequence[Ending], cut: Collection[str]
     if not trail.members <= trail.verdicts and "verdicts" not in cut:
         members = sorted(trail.members - trail.verdicts)
         yield Finding(Law.MEMBER_VERDICT, f"expected a verdict of each member on groups, got none of samples {members}")
+    if not trail.verdicts <= trail.trajectories.keys() and "trajectories" not in cut:
+        samples = sorted(trail.verdicts - trail.trajectories.keys())
+        yield Finding(Law.VERDICT_TRAJECTORY, f"expected a trajectory of each verdict, got none of samples {samples}")
     if len(surviving) > 1:
         got = ", ".join(map(str, surviving))
         yield Finding(Law.ONE_OUTCOME, f"expected one outcome, got {len(surviving)}: {got}")
@@ -47,6 +50,20 @@ def _broken_requests(trail: Trail) -> Iterator[Finding]:
     if not trail.verdicts <= trail.asked.keys():
         samples = sorted(trail.verdicts - trail.asked.keys())
         yield Finding(Law.VERDICT_REQUESTED, f"expected verdicts of requested samples only, got samples {samples}")
+
+    if not trail.trajectories.keys() <= trail.asked.keys():
+        samples = sorted(trail.trajectories.keys() - trail.asked.keys())
+        yield Finding(Law.TRAJECTORY_REQUESTED, f"expected trajectories of requested samples only, got samples {samples}")
+
+
+def broken_answers(trail: Trail, cut: Collection[str]) -> Iterator[Finding]:
+    """Of a group that has ended and whose deadline is long past: every request that could be read has a trajectory."""
+    if "trajectories" not in cut:
+        answered = trail.trajectories.keys()
+        silent = [index for index, at in trail.asked.items() if index not in answered and at not in trail.rejected]
+        if silent:
+            text = f"expected a trajectory of each request by now, got none of samples {sorted(silent)}"
+            yield Finding(Law.REQUEST_ANSWERED, text)
 
 
 def _broken_way(trail: Trail, cut: Collection[str]) -> Iterator[Finding]:

@@ -50,6 +50,8 @@ class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
     """Newest policy version; -1 if there is none."""
     is_ended: bool
     """The newest policy version is the planned end."""
+    is_at_work: bool
+    """A stage of the run is a member of its consumer group; if not, time has stood still since the newest record."""
 
     @property
     def is_clean(self) -> bool:

@@ -13,7 +13,7 @@ from operator import itemgetter
 import msgspec
 
 MAX_RECENT = 8192
-"""Trails in memory; about 1 kB each in groups of 8. Records of a group lie close together on each topic."""
+"""Trails in memory; about 2 kB each in groups of 8. Records of a group lie close together on each topic."""
 CACHE_KIB = 16 * 1024
 """Of the database's pages."""
 
@@ -47,6 +47,10 @@ class Trail(msgspec.Struct, array_like=True, kw_only=True):
     """sample_index -> offset of its request."""
     rejected: set[int] = set()
     """Offsets of requests, of whatever sample, that some stage has dead-lettered."""
+    trajectories: dict[int, int] = {}
+    """sample_index -> offset of its trajectory."""
+    tokens: dict[int, int] = {}
+    """sample_index -> offset of its tokens, of a trajectory that has any."""
     verdicts: set[int] = set()
     """Sample indices of the verdicts."""
     members: set[int] = set()
@@ -66,7 +70,8 @@ class Trail(msgspec.Struct, array_like=True, kw_only=True):
     def reached(self) -> str:
         """The topic that it has come to."""
         counts = {"advantages": self.num_advantages, "graded-groups": self.num_graded, "groups": self.num_groups}
-        return next((topic for topic, count in counts.items() if count), "verdicts" if self.verdicts else "rollout-requests")
+        counts |= {"verdicts": len(self.verdicts), "trajectories": len(self.trajectories)}
+        return next((topic for topic, count in counts.items() if count), "rollout-requests")
 
 
 class Trails:

@@ -44,6 +44,8 @@ def _groups(result: AuditResult) -> Iterator[str]:
     yield f"evaluated  {result.num_evaluated}"
     yield f"dropped    {result.num_dropped}{_by(result.dropped)}"
     yield f"in flight  {result.num_in_flight}"
+    if result.num_in_flight and not (result.is_at_work or result.is_ended):
+        yield "paused     no stage is at work, so nothing counts as overdue after the newest record"
     if result.overdue:
         yield f"overdue    {sum(result.overdue.values())}{_by(result.overdue)}"
     if result.num_superseded:

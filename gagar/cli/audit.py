@@ -28,7 +28,7 @@ from gagar.stream.readers.scans import Spans, scan_transport
 from gagar.stream.transport import Partition, Transport
 from topology import topics
 from topology.composition import stage_config
-from topology.stages import GATHERER, upstream_first
+from topology.stages import GATHERER, STAGES, upstream_first
 
 CLOCK_SKEW_S = 60.0
 """The most by which the sampler's clock, which dates requests, may be ahead of the broker's, which dates records."""
@@ -44,13 +44,12 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     kafka = cluster_now(run)
     ranges = await asyncio.to_thread(_ranges, kafka, run)
     spans = await asyncio.to_thread(_spans, kafka, run, ranges, since)
-    grace_s = stage_config(GATHERER, run).grace_s
-    audit = Audit(AuditTerms(max_staleness=run.training.max_staleness, grace_s=grace_s, since=since), ranges)
+    audit = Audit(await asyncio.to_thread(_terms, kafka, run, since), ranges)
     transport = KafkaTransport(kafka, run.run.name)
     await transport.open()
     try:
         for topic in upstream_first():
-            if topic not in (topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS):
+            if topic != topics.TRAJECTORY_TOKENS:
                 async for delivery in scan_transport(transport, (topic,), spans=spans):
                     audit.apply(delivery)
         broken = await _follow(audit, transport)
@@ -67,6 +66,17 @@ async def run_audit(run: Run, *, since: float = 0.0, is_in_flight_allowed: bool 
     return audit.result(is_in_flight_allowed=is_in_flight_allowed)
 
 
+def _terms(kafka: KafkaTable, run: Run, since: float) -> AuditTerms:
+    with Admin(kafka) as admin:
+        is_at_work = admin.has_members([run.topic(stage.name) for stage in STAGES])
+    return AuditTerms(
+        max_staleness=run.training.max_staleness,
+        grace_s=stage_config(GATHERER, run).grace_s,
+        since=since,
+        now=time.time() if is_at_work else 0.0,
+    )
+
+
 def _ranges(kafka: KafkaTable, run: Run) -> Ranges:
     """First and end offset of every partition, by the topic's name without the run's prefix: a consistent cut, since the ends
     are asked for one topic after the other, downstream first.
@@ -74,7 +84,7 @@ def _ranges(kafka: KafkaTable, run: Run) -> Ranges:
     Where a record may be visible before another one of its transaction is (markers take a moment), the end is the one after
     everything written: references are checked against that, and a policy version is waited for.
     """
-    eager = (topics.TRAJECTORY_TOKENS, topics.TRAJECTORIES, topics.POLICY_VERSIONS)
+    eager = (topics.TRAJECTORY_TOKENS, topics.POLICY_VERSIONS)
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
     with Admin(kafka) as admin:
         found = admin.describe([run.topic(topic.name) for topic in topics.TOPICS])

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gagar.audit.findings import Law
+from gagar.audit.fold import OVERDUE_MARGIN_S
 from gagar.cli.audit import CLOCK_SKEW_S, run_audit
 from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError
@@ -36,9 +37,11 @@ from tests.audit_runs import (
     way_of,
 )
 from tests.builders import make_ref, make_version
-from tests.contract.world import NUM_PARTITIONS, KafkaWorld, opened
+from tests.contract.world import NUM_PARTITIONS, KafkaWorld, joined, opened
 from tests.contract.world import make_run as make_run_file
 from topology import topics
+from topology.composition import stage_config
+from topology.stages import GATHERER, VERIFIER
 
 pytestmark = pytest.mark.broker
 
@@ -108,7 +111,7 @@ async def test_a_sound_run_is_clean(kafka_servers: str) -> None:
     report = await run_audit(world.run)
     assert report.findings == []
     assert (report.num_requested, report.num_trained, report.num_evaluated, report.dropped) == (4, 2, 1, {"all_failed": 1})
-    assert (report.num_references, report.num_retired_references, report.num_followed) == (112, 0, 32)
+    assert (report.num_references, report.num_retired_references, report.num_followed) == (152, 0, 32)
 
 
 def test_what_is_planted_here_is_all_that_an_audit_can_find() -> None:
@@ -147,7 +150,8 @@ async def test_references_that_lead_astray_or_to_no_record_are_found(kafka_serve
     told = [text.replace("{id}", group_id) for text in IN_PLACES.values()]
     assert [text for text in report.findings if text.startswith(f"sample 1 of group {group_id}: {marker}: {told[1]}")]
     assert [text for text in report.findings if text == f"{astray_at}: {told[0]}"]
-    assert set(report.broken) == {law.value for law in IN_PLACES}
+    laws = {*IN_PLACES, Law.TRAJECTORY_REFERENCE, *([] if is_last else [Law.TRAJECTORY_ONCE])}
+    assert set(report.broken) == {law.value for law in laws}
 
 
 async def test_only_groups_requested_since_then_are_audited(kafka_servers: str) -> None:
@@ -171,6 +175,20 @@ async def test_groups_whose_requests_retention_has_taken_are_told_so(kafka_serve
     report = await run_audit(world.run)
     assert (report.findings, report.num_retired, report.num_requested) == ([], 4, 0)
     assert report.num_retired_references == 32
+
+
+async def test_a_run_that_has_stalled_is_overdue_while_a_stage_is_at_work(kafka_servers: str) -> None:
+    """Due two seconds after its newest record; nobody writes any more."""
+    due = time.time() + 2.0
+    deadline = due - OVERDUE_MARGIN_S - stage_config(GATHERER, make_run_file("t", kafka_servers)).grace_s
+    asked = [replace(r, deadline=deadline) for r in way_of("t-000001") if isinstance(r, RolloutRequest)]
+    world = await make_pipeline(kafka_servers, asked)
+    await asyncio.sleep(3.0)
+    paused = await run_audit(world.run)
+    assert (paused.findings, paused.num_in_flight, paused.is_at_work) == ([], 1, False)
+    async with opened(world) as transport, joined(transport, VERIFIER):
+        stalled = await run_audit(world.run)
+    assert (list(stalled.broken), stalled.overdue, stalled.is_at_work) == ([Law.OVERDUE], {"rollout-requests": 1}, True)
 
 
 async def test_a_run_without_records_is_clean(kafka_servers: str) -> None:

@@ -17,7 +17,7 @@ from gagar.stream.readers.scans import scan_transport
 from gagar.stream.routing import key_of
 from gagar.stream.runtime import StageRuntime
 from gagar.stream.spec import Stage, Topic
-from gagar.stream.transport import Committed, Partition, Send, Transport
+from gagar.stream.transport import Committed, Membership, Partition, Send, Transport
 from topology.stages import STAGES
 
 if TYPE_CHECKING:
@@ -250,23 +250,27 @@ class Process:
         await self.until(lambda: self.runtime.counters.finished >= count, timeout_s)
 
 
-async def committed(world: World, stage: Stage) -> dict[Partition, Committed]:
-    """The group's offsets, as its next owner would read them."""
+@contextlib.asynccontextmanager
+async def joined(transport: Transport, stage: Stage) -> AsyncIterator[Membership]:
+    """A member of the stage's consumer group that does nothing, for the length of a `with`."""
 
     class Nobody:
         async def on_revoked(self) -> None: ...
 
         def on_assigned(self, numbers: frozenset[int], /) -> None: ...
 
-    async with opened(world) as transport:
-        membership = transport.join(stage.name, stage.inputs, Nobody())
-        task = asyncio.create_task(membership.run())
-        try:
-            await membership.confirm()
-            return await membership.committed(
-                [Partition(topic.name, n) for topic in stage.inputs for n in range(NUM_PARTITIONS)]
-            )
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await membership.close()
+    membership = transport.join(stage.name, stage.inputs, Nobody())
+    task = asyncio.create_task(membership.run())
+    try:
+        await membership.confirm()
+        yield membership
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await membership.close()
+
+
+async def committed(world: World, stage: Stage) -> dict[Partition, Committed]:
+    """The group's offsets, as its next owner would read them."""
+    async with opened(world) as transport, joined(transport, stage) as membership:
+        return await membership.committed([Partition(topic.name, n) for topic in stage.inputs for n in range(NUM_PARTITIONS)])

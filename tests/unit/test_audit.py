@@ -88,7 +88,7 @@ def test_a_whole_run_is_clean_and_counted() -> None:
     assert (report.num_requested, report.num_trained, report.num_evaluated, report.dropped) == (4, 2, 1, {"all_failed": 1})
     assert (report.num_in_flight, report.num_superseded, report.num_capped, report.num_fallback) == (0, 0, 1, 0)
     assert (report.policy_version, report.is_ended, report.num_retired) == (1, True, 0)
-    assert (report.num_references, report.num_retired_references, report.num_followed) == (112, 0, 32)
+    assert (report.num_references, report.num_retired_references, report.num_followed) == (152, 0, 32)
 
 
 def test_rounds_hold_pass_rates_and_clean_shares() -> None:
@@ -197,12 +197,36 @@ def test_overdue_groups_are_told_with_where_they_stand_by_the_newest_record(reac
     assert report.findings == expected
 
 
+def test_while_a_stage_is_at_work_a_run_that_has_stalled_is_overdue_by_the_clock() -> None:
+    stalled = [make_version(0), *until(Verdict)(way_of("t-000000"))]
+    assert (audited(stalled).findings, audited(stalled).is_at_work) == ([], False)
+    report = audited(stalled, replace(TERMS, now=DUE + 5))
+    expected = ["group t-000000: expected an end 5 s ago, got none; it stands on verdicts"]
+    assert (report.findings, report.is_at_work) == (expected, True)
+    assert audited(stalled, replace(TERMS, now=DUE)).findings == []
+
+
+def test_a_request_that_never_got_a_trajectory_is_found_though_its_group_has_ended() -> None:
+    """One that a stage could not read has its dead letter instead; what retention has taken is not missed."""
+    lost = [make_version(0), *way_of("t-000000", [None] * 4)]
+    lost = [record for record in lost if getattr(record, "sample_index", 0) != 3 or isinstance(record, RolloutRequest)]
+    terms = replace(TERMS, now=DUE + 1)
+    text = "group t-000000: expected a trajectory of each request by now, got none of samples [3]"
+    assert audited(lost, terms).findings == [text]
+    assert audited(lost, replace(terms, now=DUE)).findings == []
+    assert audited(lost, terms, cut={"trajectories": 1}).findings == []
+    audit = folded(lost, terms)
+    letter = DeadLetter(stage="rollout-worker", source=make_ref("rollout-requests", 3), error="bad", key=b"t-000000", value=b"")
+    audit.apply(make_delivery(letter))
+    assert audit.result().findings == []
+
+
 def test_references_are_not_checked_without_the_logs_ranges() -> None:
     audit = Audit(TERMS)
     for delivery in laid_out(edited(Verdict, trajectory=make_ref("trajectories", 10**9))(make_run())):
         audit.apply(delivery)
     report = audit.result()
-    assert (report.findings, report.num_references, report.num_followed) == ([], 0, 0)
+    assert (set(report.broken), report.num_references, report.num_followed) == ({Law.TRAJECTORY_REFERENCE.value}, 0, 0)
 
 
 def test_a_reference_to_what_retention_has_taken_is_counted_and_a_negative_one_is_found() -> None:

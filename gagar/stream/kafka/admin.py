@@ -181,6 +181,15 @@ class Admin:
             (partition.topic, partition.partition): found.offset for partition, found in offsets.items() if found.offset >= 0
         }
 
+    def has_members(self, groups: Sequence[str]) -> bool:
+        """Whether any of these consumer groups has a member: a stage that is at work, or was a moment ago."""
+        with self._told():
+            answer = self._retried(lambda: self._client.describe_groups(list(groups)))
+        faults = [group["error"] for group in answer.values() if group["error"] and "GroupIdNotFound" not in group["error"]]
+        if faults:
+            raise no_cluster(self._servers, faults[0])
+        return any(group["members"] for group in answer.values())
+
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Commits offsets of a consumer group that has no members."""
         from kafka import TopicPartition
