@@ -66,6 +66,8 @@ class FakeJournal:
         self.sought: dict[int, int] = {}
         self.epoch = 0
 
+    async def connect(self) -> None: ...
+
     async def open(self) -> None:
         self.log.epoch += 1
         self.epoch = self.log.epoch

@@ -178,6 +178,9 @@ class MortalJournal:
         self._stop = stop
         self._num_idle = 0
 
+    async def connect(self) -> None:
+        await self._inner.connect()
+
     async def open(self) -> None:
         await self._inner.open()
 
@@ -257,13 +260,15 @@ class Lives:
         found = read_latest(self.places.checkpoints)
         base = found[1] if found else CheckpointState(run_id="", step=0)
         self.lives.append(Life((base.run_id, base.step) if found else None))
+        config = msgspec.structs.replace(self.settings.config, start_over=back == "none")
+        settings = msgspec.structs.replace(self.settings, config=config)
         stop = Stop()
         journal = MortalJournal(self._open_journal(), self.pipeline, num_commits, death, stop)
         client = JournalClient(journal, self._background)
         num_versions = len(self.pipeline.versions)
         try:
-            client.open()
-            coordinator = _coordinator(self.settings, client, base, self.places, NullModel(), stop)
+            client.connect()
+            coordinator = _coordinator(settings, client, base, self.places, NullModel(), stop)
             trainer: Any = NullTrainer(journal.before_checkpoint)
             loader: Any = PlannedLoader(self.pipeline.plan)
             rank = PlannedRank(self.settings.config, Ranks(), trainer, loader, self.places, coordinator)

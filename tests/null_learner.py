@@ -71,7 +71,7 @@ def learn(settings: Settings, client: JournalClient, stop: Stop, pause: Callable
     places.policy.mkdir(parents=True, exist_ok=True)
     found = read_latest(places.checkpoints)
     base = found[1] if found else CheckpointState(run_id="", step=0)
-    client.open()
+    client.connect()
     coordinator = _coordinator(settings, client, base, places, NullModel(), stop)
     trainer: Any = NullTrainer(pause)
     loader: Any = NullLoader()

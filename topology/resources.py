@@ -33,11 +33,11 @@ class Resources:
         return table.make(self.run.resolve)
 
     def journal(self, stage: Stage) -> LogJournal:
-        """A way into the log by positions of the reader's own, not yet opened."""
+        """A way into the log by positions of the reader's own, not yet connected."""
         return LogJournal(stage, self.transport(), DEAD_LETTERS, num_partitions=self.run.kafka.num_partitions)
 
     def references(self) -> LogReferences:
-        """Reads by reference in any topic, not yet opened."""
+        """Reads by reference in any topic, not yet connected."""
         return LogReferences(self.transport(), [topic for topic in TOPICS if topic.is_grouped], owns_transport=True)
 
     def _kafka(self) -> Transport:

@@ -22,22 +22,21 @@ SLACK_S = 90.0
 class OpenReferences(References, Protocol):
     """References with a life of their own."""
 
-    async def open(self) -> None: ...
+    async def connect(self) -> None: ...
 
     async def close(self) -> None: ...
 
 
 class LogClient:
-    """What every rank has: reads by reference, between `open` and `close`."""
+    """What every rank has: reads by reference, between `connect` and `close`."""
 
     def __init__(self, port: Journal | OpenReferences, references: References, background: Background) -> None:
         self.references = references
         self.background = background
         self._port = port
 
-    def open(self) -> None:
-        """A journal fences its predecessor."""
-        self.background.call(self._port.open(), timeout_s=OPEN_S, what="learner log")
+    def connect(self) -> None:
+        self.background.call(self._port.connect(), timeout_s=OPEN_S, what="learner log")
 
     def close(self) -> None:
         try:
@@ -59,6 +58,10 @@ class JournalClient(LogClient):
     def __init__(self, journal: Journal, background: Background) -> None:
         super().__init__(journal, journal.references, background)
         self._journal = journal
+
+    def take_over(self) -> None:
+        """Fences the predecessor."""
+        self.background.call(self._journal.open(), timeout_s=OPEN_S, what="learner journal")
 
     def seek(self, positions: Mapping[int, int]) -> None:
         self.background.call(self._journal.seek(positions), timeout_s=OPEN_S, what="learner journal seek")

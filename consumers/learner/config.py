@@ -45,6 +45,8 @@ class Config(Table, frozen=True, kw_only=True):
     """Newest checkpoints that are kept."""
     keep_policies: Annotated[int, Meta(ge=2)] = 4
     """Newest policy directories that are kept."""
+    start_over: bool = False
+    """Without a checkpoint, train from the initial policy even if the run has trained steps, which are then abandoned."""
     max_non_finite: Count = 5
     """Batches in a row without a finite loss and gradient after which the learner gives up."""
     collective_timeout_s: Seconds = 600.0

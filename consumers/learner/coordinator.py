@@ -81,6 +81,7 @@ class Coordinator:
         self._chosen: list[Chosen] = []
         self._forget: list[str] = []
         self._state = base
+        self._has_checkpoint = bool(base.run_id)
         self._saved_step = -1
         self._waiting_since = time.monotonic()
         self._wait_s = 0.0
@@ -97,8 +98,6 @@ class Coordinator:
         version = self._publisher.write(self.step, state, is_last=self.is_over)
         self._publish([], version)
         self._remember()
-        if not self._state.positions and self.step == 0:
-            self._saved_step = 0  # nothing has been done that a checkpoint could keep
         logger.info("learner started run=%s step=%d lineage=%s", self._identity.run_id, self.step, self._identity.lineage)
 
     def next_directive(self) -> Directive:
@@ -106,6 +105,8 @@ class Coordinator:
         if self._is_stopping():
             is_saved = self._saved_step == self.step
             return Directive(kind="stop", checkpoint="" if is_saved else self._checkpoint_name(), forget=self._forgotten())
+        if not self._has_checkpoint:  # from now on a start without a checkpoint is one elsewhere, or after a loss
+            return Directive(kind="wait", checkpoint=self._checkpoint_name(), forget=self._forgotten())
         self._queue.add(self._journal.poll(0.0 if self._is_busy else IDLE_S))
         if self.is_over:
             self._end_all()
@@ -154,7 +155,7 @@ class Coordinator:
     def finish_checkpoint(self, name: str) -> None:
         """Makes the checkpoint that all ranks have written the newest one."""
         complete(self._paths.checkpoints / name, self._state, self._config.keep_checkpoints)
-        self._saved_step = self._state.step
+        self._has_checkpoint, self._saved_step = True, self._state.step
         logger.info("checkpoint saved path=%s", self._paths.checkpoints / name)
 
     @property

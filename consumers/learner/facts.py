@@ -1,6 +1,7 @@
 """The records that the learner writes, made of what it knows. Pure."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -104,6 +105,17 @@ def replay_steps(outcomes: Sequence[Outcome], step: int) -> dict[str, int]:
     """group_id -> step of the groups that an abandoned future trained after `step`, from the outcomes in log order."""
     last = {outcome.group_id: outcome for outcome in outcomes}
     return {name: outcome.step for name, outcome in last.items() if outcome.kind == "trained" and outcome.step > step}
+
+
+def check_untrained(versions: Sequence[PolicyVersion], checkpoints: Path) -> None:
+    """Raises ConfigError for a run that has trained steps, which a learner without a checkpoint would abandon."""
+    newest = max(versions, key=lambda version: version.step, default=None)
+    if newest is not None and newest.step > 0:
+        raise ConfigError(
+            f"checkpoints of run.name in {checkpoints}: expected one, since this run has been trained up to step {newest.step} "
+            f"(its policies are below {Path(newest.location).parents[1]}), got none; start where they are, bring them here, "
+            "take another run.name, or abandon those steps with --set learner.start_over=true"
+        )
 
 
 def identify(run_id: str, base: CheckpointState, versions: Sequence[PolicyVersion]) -> RunIdentity:

@@ -19,7 +19,7 @@ import msgspec
 from consumers.learner.client import JournalClient, LogClient, ReferencesClient
 from consumers.learner.config import Config, Settings
 from consumers.learner.coordinator import Coordinator
-from consumers.learner.facts import identify, replay_steps
+from consumers.learner.facts import RunIdentity, check_untrained, identify, replay_steps
 from consumers.learner.loading import TokenLoader
 from consumers.learner.plan import Directive, LoadReport
 from consumers.learner.publishing import Publisher, RunPaths, new_run_id
@@ -184,7 +184,7 @@ def train(settings: Settings, make_client: Callable[[Background], LogClient], st
     background = Background(f"learner log {ranks.rank}")
     try:
         client = make_client(background)
-        client.open()
+        client.connect()
         resumed = ranks.broadcast(lambda: _find(paths, mine), Resumed)
         trainer = Trainer(model, optimization(config, settings.run), config.loss.make(), ranks)
         if resumed.directory:
@@ -249,8 +249,19 @@ def _find(paths: RunPaths, mine: CheckpointState) -> Resumed:
 def _coordinator(
     settings: Settings, client: JournalClient, base: CheckpointState, paths: RunPaths, model: Any, stop: Stop
 ) -> Coordinator:
-    """Rank 0's part, with the journal set to where `base` left it."""
-    identity = identify(new_run_id(), base, client.read_table(topics.POLICY_VERSIONS))
+    """Rank 0's part, with the journal set to where `base` left it. Raises ConfigError, and leaves a predecessor alone, where
+    `base` does not go on from what the run has trained."""
+    run_id, may_start_over = new_run_id(), settings.config.start_over
+
+    def identified() -> RunIdentity:
+        versions = client.read_table(topics.POLICY_VERSIONS)
+        if not (base.run_id or may_start_over):
+            check_untrained(versions, paths.checkpoints)
+        return identify(run_id, base, versions)
+
+    identified()
+    client.take_over()
+    identity = identified()  # the predecessor has published until now
     if not base.run_id and identity.lineage:
         logger.warning("no checkpoint: starting over from the initial policy abandoned_run=%s", identity.lineage[-1].run_id)
     replay = replay_steps(client.read_table(topics.OUTCOMES), base.step) if identity.lineage else {}

@@ -36,8 +36,12 @@ class Journal(Protocol):
 
     references: References
 
+    async def connect(self) -> None:
+        """The way into the log, and no more: tables can be read, a predecessor goes on. Raises UnavailableError."""
+
     async def open(self) -> None:
-        """Starts the transactional producer `<run>.<stage>.0`: fences a predecessor. Raises UnavailableError."""
+        """Connects if that has not been done, and starts the transactional producer `<run>.<stage>.0`: fences a predecessor.
+        Raises UnavailableError."""
 
     async def seek(self, positions: Mapping[int, int]) -> None:
         """Partition -> next offset; 0 for those left out."""
@@ -90,11 +94,15 @@ class LogJournal:
         if len(stage.inputs) != 1:
             raise GagarError(f"stage {stage.name}: expected one input for a journal, got {len(stage.inputs)}")
 
-    async def open(self) -> None:
+    async def connect(self) -> None:
         self._monitor.start()
         await self._transport.open()
         await self._topics.pin()
         self._pinned = asyncio.create_task(self._topics.watch(self._limits.pin_check_s), name="pinned topics")
+
+    async def open(self) -> None:
+        if self._pinned is None:
+            await self.connect()
         partitions = await partitions_of(self._transport, self._stage.inputs)
         self._reader = WatchedReader(f"journal of {self._stage.name}", self._transport, partitions, self._limits.stall_s)
         self._reader.positions = dict.fromkeys(partitions, 0)

@@ -70,7 +70,7 @@ async def test_journal_and_references_of_a_run_need_its_broker_only_when_opened(
     await journal.close()
     references = resources.references()
     with pytest.raises(UnavailableError):
-        await references.open()
+        await references.connect()
     await references.close()
 
 

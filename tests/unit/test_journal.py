@@ -67,7 +67,8 @@ def test_a_poll_that_takes_too_long_ends_the_learner_since_it_has_taken_records_
     client = JournalClient(journal, background)
     try:
         background.call(write(world, [make_request()]), timeout_s=5.0, what="write")
-        client.open()
+        client.connect()
+        client.take_over()
         client.seek({})
         with pytest.raises(UnavailableError, match=r"learner journal poll: expected an answer within 0\.05 s, got none"):
             client.poll(0.0)
@@ -84,7 +85,8 @@ def test_a_dead_letter_that_cannot_be_written_ends_the_learner() -> None:
     bad = Send(topic=REQUESTS.name, key=b"t-000002", value=b"\xc1")
     try:
         background.call(write(world, [make_request(), bad]), timeout_s=5.0, what="write")
-        client.open()
+        client.connect()
+        client.take_over()
         client.seek({})
         world.log.faults["commit"] = [UnavailableError("broker: expected an answer, got none")]
         with pytest.raises(UnavailableError, match="broker: expected an answer, got none"):

@@ -190,15 +190,32 @@ def test_an_unfinished_group_before_finished_ones_is_read_again_and_they_are_pas
     assert sorted(trained) == ["g0", "g1", "g2", "g3", "g4", "g6"]
 
 
-def test_without_a_checkpoint_a_restart_starts_over_and_says_so(root: Path) -> None:
+def test_a_learner_killed_before_its_first_checkpoint_is_due_begins_again_with_the_same_groups(root: Path) -> None:
     log = FakeLog()
     for number in range(4):
         log.add_group(number)
     run_until(root, log, has_step(1), is_crash=True)
     run_until(root, log, has_step(2, runs=2))
     first, second = log.versions[0].run_id, log.versions[-1].run_id
-    assert log.versions[-1].lineage[0].run_id == first
-    assert log.versions[-1].lineage[0].last_step == 0
+    assert [(entry.run_id, entry.last_step) for entry in log.versions[-1].lineage] == [(first, 0)]
+    assert steps_of(log, second) == [{"g0", "g1"}, {"g2", "g3"}]
+
+
+def test_trained_steps_are_abandoned_only_when_told_and_a_predecessor_is_left_alone(root: Path) -> None:
+    """As a learner of the same run in another directory would: it finds no checkpoint."""
+    log = FakeLog()
+    for number in range(4):
+        log.add_group(number)
+    run_until(root, log, has_step(1), is_crash=True)
+    shutil.rmtree(root / "data/runs/test/checkpoints")
+    epoch, num_transactions = log.epoch, len(log.transactions)
+    expected = r"checkpoints of run.name in .*: expected one, since this run has been trained up to step 1 .*, got none; "
+    with pytest.raises(ConfigError, match=expected):
+        run_until(root, log, has_step(2, runs=2))
+    assert (log.epoch, len(log.transactions)) == (epoch, num_transactions)
+    run_until(root, log, has_step(2, runs=2), start_over=True)
+    first, second = log.versions[0].run_id, log.versions[-1].run_id
+    assert [(entry.run_id, entry.last_step) for entry in log.versions[-1].lineage] == [(first, 0)]
     assert steps_of(log, second) == [{"g0", "g1"}, {"g2", "g3"}]
 
 

@@ -39,7 +39,7 @@ class LogReferences:
         self._reader: WatchedReader | None = None
         self._turn = asyncio.Lock()
 
-    async def open(self) -> None:
+    async def connect(self) -> None:
         """Raises UnavailableError."""
         if self._owns_transport:
             await self._transport.open()
