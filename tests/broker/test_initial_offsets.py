@@ -5,12 +5,27 @@ import asyncio
 import pytest
 
 from gagar.config import KafkaTable
-from gagar.errors import UnavailableError
+from gagar.errors import GagarError, UnavailableError
+from gagar.stream.handlers import Transform
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.initial_offsets import commit_initial_offsets
+from gagar.stream.spec import Stage
 from gagar.stream.transport import Partition
 from tests.builders import make_request
-from tests.contract.world import NUM_PARTITIONS, REQUESTS, KafkaWorld, committed, make_run, make_stage, opened, write
+from tests.contract.world import (
+    NUM_PARTITIONS,
+    REQUESTS,
+    TRAJECTORIES,
+    KafkaWorld,
+    Process,
+    committed,
+    make_run,
+    make_stage,
+    make_trajectory,
+    opened,
+    read,
+    write,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -35,6 +50,27 @@ async def test_a_group_begins_at_the_start_of_each_input_once(world: KafkaWorld)
     await asyncio.to_thread(begin_late, world)
     found = await committed(world, STAGE)
     assert {at: entry.offset for at, entry in found.items()} == {Partition(REQUESTS.name, n): 0 for n in range(NUM_PARTITIONS)}
+
+
+async def test_a_group_that_was_set_back_by_hand_does_nothing_twice(world: KafkaWorld) -> None:
+    """As `kafka-consumer-groups --reset-offsets` does it: to 0, without metadata."""
+    stage = make_stage("transform")
+    keys = {f"t-{number:06d}" for number in range(40)}
+    await write(world, [make_request(key) for key in sorted(keys)])
+    handler = Transform(lambda request: [make_trajectory(request)])
+    async with Process(world, stage, handler) as process:
+        await process.until_finished(40)
+    await asyncio.to_thread(set_back, world, stage)
+    async with Process(world, stage, handler) as process:
+        with pytest.raises(GagarError, match="got none: the offset was set by hand"):
+            await process.ended()
+    assert sorted(delivery.key for delivery in await read(world, TRAJECTORIES)) == sorted(keys)
+
+
+def set_back(world: KafkaWorld, stage: Stage) -> None:
+    offsets = {(f"{world.name}.{REQUESTS.name}", number): 0 for number in range(NUM_PARTITIONS)}
+    with Admin(KafkaTable(bootstrap_servers=world.servers)) as admin:
+        admin.commit(f"{world.name}.{stage.name}", offsets, "")
 
 
 async def test_a_group_that_lost_its_offsets_does_not_begin_anew(world: KafkaWorld) -> None:

@@ -13,6 +13,7 @@ import pytest
 from gagar.errors import BadRecordError, GagarError, MachineError, UnavailableError
 from gagar.records import DeadLetter, Outcome, RolloutRequest, Trajectory, encode
 from gagar.stream.handlers import Delivery, Effect, Linked, Output, References, Transform
+from gagar.stream.lanes.frontier import AT_START
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, Send
@@ -92,7 +93,7 @@ async def test_a_transform_answers_every_record_once_and_leaves_no_lag(world: Wo
     positions = await committed(world, stage)
     assert sum(ends.values()) > 50, "markers occupy offsets"
     assert {at: entry.offset for at, entry in positions.items() if ends[at]} == {at: end for at, end in ends.items() if end}
-    assert all(entry.metadata == "" for entry in positions.values())
+    assert all(entry.metadata == AT_START for entry in positions.values())
 
 
 async def test_a_slow_item_holds_back_nothing_and_only_it_is_done_again(world: World) -> None:

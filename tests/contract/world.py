@@ -11,6 +11,7 @@ from gagar import records
 from gagar.config import KafkaTable, PolicyTable, Run, RunTable, TrainingTable
 from gagar.records import LogRef, Record, encode
 from gagar.stream.handlers import Delivery
+from gagar.stream.lanes.frontier import AT_START
 from gagar.stream.limits import RuntimeLimits
 from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from gagar.stream.readers.scans import scan_transport
@@ -118,7 +119,7 @@ def commit_zeros(admin: "Admin", run: Run, topics: Sequence[Topic]) -> None:
     counts = {run.topic(topic.name): run.kafka.num_partitions if topic.is_grouped else 1 for topic in topics}
     offsets = {(name, number): 0 for name, count in counts.items() for number in range(count)}
     for group in ("under-test", "asker", "attempter", "reader", *(stage.name for stage in STAGES)):
-        admin.commit(run.topic(group), offsets)
+        admin.commit(run.topic(group), offsets, AT_START)
 
 
 def make_run(name: str = "t", servers: str = "", directory: str = "unused", num_partitions: int = NUM_PARTITIONS) -> Run:

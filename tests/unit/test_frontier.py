@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gagar.errors import GagarError
 from gagar.stream.lanes import frontier as frontier_module
-from gagar.stream.lanes.frontier import METADATA_LIMIT, NOTE_LIMIT, SPAN_LIMIT, Frontier, decode, encode
+from gagar.stream.lanes.frontier import AT_START, METADATA_LIMIT, NOTE_LIMIT, SPAN_LIMIT, Frontier, decode, encode
 
 SMALL_SPAN = 48
 """Offsets of a span in the state machine, so that it is often full."""
@@ -206,7 +206,7 @@ def test_a_full_span_refuses_and_recovers_over_restarts() -> None:
     assert [offset for offset in range(SPAN_LIMIT) if frontier.deliver(offset)] == [0]
     assert not frontier.has_room(SPAN_LIMIT)
     committed = frontier.snapshot([0])
-    assert committed == (SPAN_LIMIT, "")
+    assert committed == (SPAN_LIMIT, AT_START)
     frontier.finish([0])
     assert frontier.has_room(10 * SPAN_LIMIT)
 
@@ -238,13 +238,21 @@ def test_markers_at_the_end_let_the_watermark_reach_the_end() -> None:
     frontier.finish([0])
     assert frontier.low == 1
     frontier.advance(2)
-    assert frontier.snapshot() == (2, "")
+    assert frontier.snapshot() == (2, AT_START)
 
 
 @pytest.mark.parametrize("metadata", ["x", "g2:AAA=", "g1:!", "g1:", "g1://8=", "g1:A"])
 def test_foreign_metadata_is_an_error_and_not_a_guess(metadata: str) -> None:
     with pytest.raises(GagarError, match="another program commits to this group"):
         decode(metadata)
+
+
+def test_an_offset_that_was_set_by_hand_is_an_error_and_not_a_position() -> None:
+    """Tools that set offsets leave the metadata empty; what is committed here never is."""
+    with pytest.raises(GagarError, match="got none: the offset was set by hand"):
+        decode("")
+    assert encode(b"", b"") == Frontier(7).snapshot()[1] == AT_START
+    assert decode(AT_START) == (b"", b"")
 
 
 def test_a_note_above_its_limit_is_refused_before_the_broker_sees_it() -> None:

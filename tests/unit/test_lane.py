@@ -12,6 +12,7 @@ import pytest
 from gagar.errors import UnavailableError
 from gagar.records import RolloutRequest
 from gagar.stream.handlers import Delivery, Effect, Linked, Output, Transform
+from gagar.stream.lanes.frontier import AT_START
 from gagar.stream.memory.transport import MemoryProducer
 from gagar.stream.transport import Committed, Partition, RefusedError
 from tests.builders import make_request
@@ -106,7 +107,7 @@ async def test_a_topic_that_was_made_anew_stops_the_stage_instead_of_being_read_
     world = MemoryWorld()
     await write(world, requests())
     for number in range(4):
-        world.log.group(STAGE.name).offsets[Partition(REQUESTS.name, number)] = Committed(offset=1000)
+        world.log.group(STAGE.name).offsets[Partition(REQUESTS.name, number)] = Committed(offset=1000, metadata=AT_START)
     async with Process(world, STAGE, Answering()) as process:
         with pytest.raises(Exception, match="the topic was cut or made anew"):
             await process.ended()

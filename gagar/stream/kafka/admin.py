@@ -187,16 +187,16 @@ class Admin:
             answer = self._retried(lambda: self._client.describe_groups(list(groups)))
         faults = [group["error"] for group in answer.values() if group["error"] and "GroupIdNotFound" not in group["error"]]
         if faults:
-            raise no_cluster(self._servers, faults[0])
+            raise no_cluster(self._kafka.bootstrap_servers, faults[0])
         return any(group["members"] for group in answer.values())
 
-    def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Commits offsets of a consumer group that has no members."""
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int], metadata: str) -> None:
+        """Commits offsets of a consumer group that has no members, each with `metadata`."""
         from kafka import TopicPartition
         from kafka.errors import NoError
         from kafka.structs import OffsetAndMetadata
 
-        wanted = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
+        wanted = {TopicPartition(*place): OffsetAndMetadata(offset, metadata, -1) for place, offset in offsets.items()}
 
         def ask() -> None:
             for kind in self._client.alter_group_offsets(group, wanted).values():

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from gagar.config import Run
 from gagar.errors import UnavailableError
 from gagar.stream.kafka.admin import Admin
+from gagar.stream.lanes.frontier import AT_START
 from gagar.stream.spec import Stage
 
 
@@ -29,7 +30,7 @@ def commit_initial_offsets(admin: Admin, run: Run, stages: Iterable[Stage]) -> N
                 f"group {group}: expected committed offsets in {', '.join(written)}, got none though there are records; "
                 "try again if the cluster has just started, else they are lost, or the topic has grown: take another run.name"
             )
-        admin.commit(group, dict.fromkeys(missing, 0))
+        admin.commit(group, dict.fromkeys(missing, 0), AT_START)
 
 
 def _partitions(run: Run, stage: Stage) -> set[tuple[str, int]]:

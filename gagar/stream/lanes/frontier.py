@@ -25,6 +25,10 @@ PREFIX = "g1:"
 """Version tag; base64 follows: length of the note (2 bytes, little-endian), note, bitmap (bit i: watermark + i is finished)."""
 
 
+AT_START = "g1:AAA="
+"""Metadata of an offset beyond which nothing is finished, without a note."""
+
+
 class Frontier:
     """See the module. A new one begins at `low` with nothing delivered."""
 
@@ -111,12 +115,10 @@ class Frontier:
 
 
 def encode(note: bytes, bits: bytes) -> str:
-    """Metadata of a committed offset, at most METADATA_LIMIT bytes; empty if there is nothing to say."""
+    """Metadata of a committed offset, at most METADATA_LIMIT bytes; never empty, as those of an offset set by hand are."""
     bits = bits.rstrip(b"\0")
     if len(note) > NOTE_LIMIT:
         raise GagarError(f"offset metadata: expected a note of at most {NOTE_LIMIT} bytes, got {len(note)}")
-    if not note and not bits:
-        return ""
     text = PREFIX + base64.b64encode(len(note).to_bytes(2, "little") + note + bits).decode("ascii")
     assert len(text) <= METADATA_LIMIT, len(text)
     return text
@@ -125,7 +127,10 @@ def encode(note: bytes, bits: bytes) -> str:
 def decode(metadata: str) -> tuple[bytes, bytes]:
     """Note and bitmap; raises GagarError: to guess here would lose or double records."""
     if not metadata:
-        return b"", b""
+        raise GagarError(
+            "offset metadata: expected what a stage commits with an offset, got none: the offset was set by hand; "
+            "what lies between would be done twice, or never: take another run.name to do it again"
+        )
     try:
         payload = base64.b64decode(metadata.removeprefix(PREFIX), validate=True)
         length = int.from_bytes(payload[:2], "little")

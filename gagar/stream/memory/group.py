@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from gagar.stream.lanes.frontier import AT_START
 from gagar.stream.transport import Committed, Owner, Partition
 
 
@@ -93,7 +94,7 @@ class MemoryMembership:
 
     async def committed(self, partitions: Sequence[Partition], /) -> dict[Partition, Committed]:
         await asyncio.sleep(0)
-        found = {at: self._group.offsets.get(at, Committed(offset=0)) for at in partitions}
+        found = {at: self._group.offsets.get(at, Committed(offset=0, metadata=AT_START)) for at in partitions}
         await asyncio.sleep(0)
         return found
 
