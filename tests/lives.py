@@ -32,6 +32,7 @@ from gagar.training.deepspeed import StepResult
 from gagar.training.ranks import Ranks
 from producers.sampler import Sampler
 from tests.builders import CLEAN, make_delivery, make_outcome, make_verdict
+from tests.contract.world import make_trajectory
 from tests.null_learner import NullLoader, NullModel, NullTrainer
 
 GroupEnd = Literal["trained", "all_failed", "stale", "untrainable", "lost", "non_finite"]
@@ -161,7 +162,10 @@ class Pipeline:
         ]
         answers = [gather.apply(state, make_delivery(record), 0.0) for record in (*requests, *verdicts)]
         graded = GradedGroup(group=answers[-1].outputs[0], grader="rules/1", grades=rank(answers[-1].outputs[0], 3))  # type: ignore[arg-type]
-        self.records += [*verdicts, graded.group, graded]
+        trajectories = [
+            make_trajectory(request, attempt=verdict.attempt) for request, verdict in zip(requests, verdicts, strict=True)
+        ]
+        self.records += [*trajectories, *verdicts, graded.group, graded]
         [advantages] = assign_advantages(graded, PublisherConfig())
         return advantages
 
@@ -252,6 +256,8 @@ class Lives:
         self.places = RunPaths.of(settings.run)
         self.places.policy.mkdir(parents=True, exist_ok=True)
         self._open_journal = open_journal
+        self._is_lost = False
+        """The checkpoints have gone, and there is no new one yet: somebody says that the run may start over."""
         self._background = Background("lives")
 
     def live(self, num_commits: int, death: Death, back: Back = "newest") -> None:
@@ -260,7 +266,8 @@ class Lives:
         found = read_latest(self.places.checkpoints)
         base = found[1] if found else CheckpointState(run_id="", step=0)
         self.lives.append(Life((base.run_id, base.step) if found else None))
-        config = msgspec.structs.replace(self.settings.config, start_over=back == "none")
+        self._is_lost = found is None and (self._is_lost or back == "none")
+        config = msgspec.structs.replace(self.settings.config, start_over=self._is_lost)
         settings = msgspec.structs.replace(self.settings, config=config)
         stop = Stop()
         journal = MortalJournal(self._open_journal(), self.pipeline, num_commits, death, stop)

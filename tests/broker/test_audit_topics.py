@@ -164,7 +164,7 @@ async def test_only_groups_requested_since_then_are_audited(kafka_servers: str) 
     late = [replace(r, requested_at=since, deadline=since) if isinstance(r, RolloutRequest) else r for r in way_of("t-900000")]
     await write(world, late, {})
     report = await run_audit(world.run, since=since)
-    assert (report.findings, report.num_requested, report.num_trained, report.num_references) == ([], 1, 1, 44)
+    assert (report.findings, report.num_requested, report.num_trained, report.num_references) == ([], 1, 1, 56)
     report = await run_audit(world.run, since=since + 2 * CLOCK_SKEW_S)
     assert (report.findings, report.num_requested, report.policy_version) == ([], 0, 4)
 
@@ -174,7 +174,7 @@ async def test_groups_whose_requests_retention_has_taken_are_told_so(kafka_serve
     await asyncio.to_thread(world.retire, "rollout-requests")
     report = await run_audit(world.run)
     assert (report.findings, report.num_retired, report.num_requested) == ([], 4, 0)
-    assert report.num_retired_references == 32
+    assert report.num_retired_references == 56
 
 
 async def test_a_run_that_has_stalled_is_overdue_while_a_stage_is_at_work(kafka_servers: str) -> None:

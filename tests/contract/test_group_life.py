@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from consumers import advantage_publisher, grader
 from gagar.audit.fold import Audit
@@ -16,13 +17,24 @@ from gagar.config import TrainingTable
 from gagar.grading.rules import Rules
 from gagar.groups.gathering import Gather
 from gagar.records import GroupAdvantages, Outcome, PatchMeasures, RolloutRequest
-from gagar.stream.handlers import Delivery, Effect, Output, Transform
+from gagar.stream.handlers import Delivery, Effect, Linked, Output, Transform
 from gagar.stream.journal import LogJournal
 from gagar.stream.memory.transport import MemoryLog
 from gagar.stream.spec import Stage
 from producers.sampler import Sampler
 from tests.builders import CLEAN, DEAD_CODE, OUTSIDE, make_ref, make_verdict, make_version
-from tests.contract.world import FAST, NUM_PARTITIONS, KafkaWorld, MemoryWorld, Process, World, make_stage, read, write
+from tests.contract.world import (
+    FAST,
+    NUM_PARTITIONS,
+    KafkaWorld,
+    MemoryWorld,
+    Process,
+    World,
+    make_stage,
+    make_trajectory,
+    read,
+    write,
+)
 from topology import stages, topics
 
 NUM_STEPS = 6
@@ -36,7 +48,7 @@ TRAINING = TrainingTable(
     num_steps=NUM_STEPS,
     rollout_deadline_s=1.0,
 )
-ATTEMPTER = make_stage("effect", (topics.ROLLOUT_REQUESTS,), name="attempter", outputs=(topics.VERDICTS,))
+ATTEMPTER = make_stage("effect", (topics.ROLLOUT_REQUESTS,), name="attempter", outputs=(topics.TRAJECTORIES, topics.VERDICTS))
 TRAINER = make_stage(
     "learner", (topics.ADVANTAGES,), name="trainer", outputs=(topics.OUTCOMES, topics.POLICY_VERSIONS), holds_groups=True
 )
@@ -51,18 +63,17 @@ class Attempts(Effect):
         if choice == 0:
             return []
         measures: PatchMeasures = (CLEAN, DEAD_CODE, OUTSIDE)[request.seed // 16 % 3]
-        return [
-            make_verdict(
-                request.group_id,
-                request.sample_index,
-                "invalid" if choice == 1 else "passed" if choice < 9 else "failed",
-                purpose=request.purpose,
-                request=delivery.ref,
-                trajectory=make_ref("trajectories", 0),
-                tokens=make_ref("trajectory-tokens", 0),
-                measures=measures,
-            )
-        ]
+        verdict = make_verdict(
+            request.group_id,
+            request.sample_index,
+            "invalid" if choice == 1 else "passed" if choice < 9 else "failed",
+            purpose=request.purpose,
+            request=delivery.ref,
+            tokens=make_ref("trajectory-tokens", 0, delivery.ref.partition),
+            measures=measures,
+        )
+        trajectory = make_trajectory(delivery, purpose=request.purpose, attempt=verdict.attempt)
+        return [Linked(first=trajectory, then=lambda ref: replace(verdict, trajectory=ref))]
 
 
 async def learn(world: World) -> None:
@@ -149,7 +160,7 @@ async def at_work(world: World, handlers: Sequence[tuple[Stage, Any]]) -> AsyncI
 
 async def audited(world: World) -> AuditResult:
     audit = Audit()
-    unread = (topics.TRAJECTORIES, topics.TRAJECTORY_TOKENS, topics.DEAD_LETTERS)
+    unread = (topics.TRAJECTORY_TOKENS, topics.DEAD_LETTERS)
     for topic in reversed([topic for topic in stages.upstream_first() if topic not in unread]):
         for delivery in await read(world, topic):
             audit.apply(delivery)

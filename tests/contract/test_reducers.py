@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gagar.stream.handlers import Reduced
+from gagar.stream.lanes.frontier import AT_START
 from gagar.stream.transport import Send
 from tests.builders import make_request
 from tests.contract.gathering import SIZE, STAGE, Gathering, State, request_groups, verdict
@@ -23,7 +24,7 @@ async def test_a_group_closes_once_with_its_last_verdict_and_leaves_no_lag(world
         await process.until_finished(20 * 2 * SIZE)
     outcomes = await read(world, OUTCOMES)
     assert sorted(d.record.group_id for d in outcomes) == groups
-    assert {entry.metadata for entry in (await committed(world, STAGE)).values()} == {""}
+    assert {entry.metadata for entry in (await committed(world, STAGE)).values()} == {AT_START}
 
 
 async def test_open_groups_are_rebuilt_from_the_log_after_a_restart(world: World) -> None:
@@ -123,4 +124,4 @@ async def test_a_group_whose_output_is_refused_ends_as_a_dead_letter_with_all_it
     assert sorted(d.key for d in await read(world, DEAD_LETTERS)) == ["t-000003", "t-000004"]
     ends = {d.record.group_id: d.record.reason for d in await read(world, OUTCOMES)}
     assert ends == {group: "dead_letter" if group in ("t-000003", "t-000004") else "all_passed" for group in groups}
-    assert {entry.metadata for entry in (await committed(world, stage)).values()} == {""}
+    assert {entry.metadata for entry in (await committed(world, stage)).values()} == {AT_START}

@@ -44,6 +44,9 @@ class FakeAdmin:
     def describe(self, names: Sequence[str]) -> dict[str, TopicState]:
         return dict.fromkeys(names, STATE)
 
+    def has_members(self, groups: Sequence[str]) -> bool:
+        return False
+
     def end_offsets(self, asked: Mapping[str, int], *, is_committed: bool = True) -> dict[tuple[str, int], int]:
         return {(name, 0): self._log.partitions[Partition(name.removeprefix("t."), 0)].end for name in asked}
 

@@ -45,6 +45,7 @@ ELSEWHERE = {
     # A stop; a reader that is lost; records that are gone; a log that has failed, which ends the learner.
     *("LogJournal.close", "LogJournal.poll: self._skip_missing(error)", "LogJournal._skip_missing"),
     "LogJournal._transact: producer.close()",
+    "LogJournal.open: self.connect()",  # which a learner has done before
 }
 
 

@@ -157,7 +157,7 @@ def audited(lives: Lives) -> AuditResult:
     audit = Audit()
     records: list[Any] = [*lives.pipeline.records, *lives.pipeline.advantages]
     for record in sorted(records, key=lambda record: isinstance(record, RolloutRequest)):
-        audit.apply(make_delivery(record))
+        audit.apply(make_delivery(record, offset=getattr(record, "sample_index", 0)))
     return audit.result(is_in_flight_allowed=True)
 
 
