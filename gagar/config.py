@@ -107,7 +107,10 @@ class KafkaTable(Table, frozen=True, kw_only=True):
     ssl_password_file: str = ""
     """File that holds the password of an encrypted `ssl_keyfile`; it may be in GAGAR_KAFKA_SSL_PASSWORD instead."""
     num_partitions: Annotated[int, Meta(ge=1, le=1024)] = 4
-    """Partitions of every topic keyed by group_id: the most processes that a stage can use."""
+    """Partitions of every topic keyed by group_id: the most processes that a stage can use. It cannot change once the run has
+    topics, so leave room for the processes that the run may get; each costs its owner a producer and a reader."""
+    token_retention_bytes: Annotated[int, Meta(ge=1 << 30, le=1 << 50)] = 16 << 30
+    """Bytes of tokens that are kept, over all partitions and before replication; `gagar topics plan` tells the exact bound."""
     replication_factor: Annotated[int, Meta(ge=1, le=9)] = 1
     """Replicas of every topic; 1 with the local broker."""
     start_timeout_s: Seconds = 180.0

@@ -5,13 +5,14 @@ import click
 from gagar.broker.address import cluster_now
 from gagar.cli.run_file import run_options
 from gagar.cli.saved_run import save_run
+from gagar.cli.stage_processes import SINGLE
 from gagar.config import Run
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.initial_offsets import commit_initial_offsets
-from gagar.stream.kafka.topic_plan import TopicChange
+from gagar.stream.kafka.topic_plan import TopicChange, max_kept_bytes, wanted_topics
 from topology.graph import check_topology, readme_block
 from topology.stages import STAGES
-from topology.topics import TOPICS
+from topology.topics import TOPICS, TRAJECTORY_TOKENS
 
 
 @click.group()
@@ -22,11 +23,14 @@ def topics() -> None:
 @topics.command()
 @run_options
 def plan(run: Run) -> None:
-    """Print what apply would do."""
-    changes = _differences(run)
+    """Print what apply would do, and what the partitions allow."""
+    with Admin(cluster_now(run)) as admin:
+        changes, num_brokers = admin.plan(run, TOPICS), admin.num_brokers()
     for change in changes:
         click.echo(f"{change.kind:<7} {change.what}")
     click.echo(f"{len(changes)} changes" if changes else "nothing to do")
+    for line in allowances(run, num_brokers):
+        click.echo(line)
 
 
 @topics.command()
@@ -56,6 +60,25 @@ def graph() -> None:
     """Print the pipeline as a mermaid drawing, as the README holds it."""
     check_topology()
     click.echo(readme_block())
+
+
+def allowances(run: Run, num_brokers: int) -> list[str]:
+    """What the numbers of `[kafka]` allow, and what they risk."""
+    num, factor = run.kafka.num_partitions, run.kafka.replication_factor
+    many = ", ".join(stage.name for stage in STAGES if stage.kind not in SINGLE)
+    single = ", ".join(stage.name for stage in STAGES if stage.kind in SINGLE)
+    kept = max_kept_bytes(wanted_topics(run, [TRAJECTORY_TOKENS])[run.topic(TRAJECTORY_TOKENS.name)])
+    lines = [
+        f"kafka.num_partitions={num}: at most {num} processes each of {many}; 1 of {single}; fixed once the run has topics",
+        f"kafka.token_retention_bytes={run.kafka.token_retention_bytes}: at most {kept / (1 << 30):.1f} GiB of tokens on disk, "
+        f"times kafka.replication_factor={factor}",
+    ]
+    if factor == 1 and num_brokers > 1:
+        lines.append(
+            f"kafka.replication_factor=1 on {num_brokers} brokers: one that is lost takes its partitions along; "
+            f"set {min(3, num_brokers)} before the topics are created"
+        )
+    return lines
 
 
 def apply_topology(run: Run) -> list[TopicChange]:

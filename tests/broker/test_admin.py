@@ -42,6 +42,10 @@ def test_plan_tells_what_apply_does_and_a_second_apply_does_nothing(admin: Admin
     assert admin.apply(run, TOPICS) == []
 
 
+def test_the_brokers_are_counted(admin: Admin) -> None:
+    assert admin.num_brokers() == 1
+
+
 def test_topics_are_made_as_the_topology_says(admin: Admin, run: Run) -> None:
     admin.apply(run, TOPICS)
     found = admin.describe([run.topic("groups"), run.topic("policy-versions"), "no-such-topic"])

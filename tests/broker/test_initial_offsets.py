@@ -39,9 +39,21 @@ async def world(kafka_servers: str) -> KafkaWorld:
     return world
 
 
-def begin_late(world: KafkaWorld) -> None:
+def begin_late(world: KafkaWorld, num_partitions: int = NUM_PARTITIONS) -> None:
     with Admin(KafkaTable(bootstrap_servers=world.servers)) as admin:
-        commit_initial_offsets(admin, make_run(world.name), [STAGE])
+        commit_initial_offsets(admin, make_run(world.name, num_partitions=num_partitions), [STAGE])
+
+
+async def test_a_run_whose_topics_have_all_grown_does_not_begin_in_the_new_partitions(world: KafkaWorld) -> None:
+    """They are empty, and what was written before would not be met there by what comes."""
+    await asyncio.to_thread(begin_late, world)
+    await write(world, [make_request(f"t-{number:06d}") for number in range(40)])
+    await world.grow(REQUESTS.name, 2 * NUM_PARTITIONS)
+    told = (
+        r"late: expected committed offsets in t\w+\.rollout-requests\[4\], .*, or the topic has grown: take another run\.name"
+    )
+    with pytest.raises(UnavailableError, match=told):
+        await asyncio.to_thread(begin_late, world, 2 * NUM_PARTITIONS)
 
 
 async def test_a_group_begins_at_the_start_of_each_input_once(world: KafkaWorld) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.stream.kafka.topic_plan import OVERHEAD_BYTES, TopicState, differences, wanted_topics
+from gagar.stream.kafka.topic_plan import OVERHEAD_BYTES, TopicState, differences, max_kept_bytes, wanted_topics
 from gagar.stream.spec import Topic
 from tests.runs import make_run
 from topology.stages import STAGES
@@ -40,6 +40,21 @@ def test_settings_follow_from_how_a_topic_is_kept() -> None:
     assert wanted(TRAJECTORY_TOKENS).settings["retention.ms"] == "-1"
     assert int(wanted(TRAJECTORY_TOKENS).settings["retention.bytes"]) > 0
     assert wanted(OUTCOMES).settings["cleanup.policy"] == "compact"
+
+
+@given(num=st.integers(1, 1024), budget=st.integers(1 << 30, 1 << 45))
+def test_tokens_share_one_budget_whatever_the_number_of_partitions(num: int, budget: int) -> None:
+    state = wanted(TRAJECTORY_TOKENS, num_partitions=num, token_retention_bytes=budget)
+    share, segment = int(state.settings["retention.bytes"]), int(state.settings["segment.bytes"])
+    smallest = int(state.settings["max.message.bytes"])
+    assert share * num <= budget or share < 2 * smallest
+    assert smallest < segment < 1 << 31
+    assert max_kept_bytes(state) <= max(budget * 1.25 + num, num * 4 * smallest, budget + num * (512 << 20))
+
+
+def test_many_partitions_do_not_multiply_what_is_kept() -> None:
+    kept = {num: max_kept_bytes(wanted(TRAJECTORY_TOKENS, num_partitions=num)) >> 30 for num in (1, 4, 16, 64)}
+    assert kept == {1: 16, 4: 18, 16: 20, 64: 20}
 
 
 def test_what_stands_for_a_group_is_kept_as_long_as_the_run() -> None:

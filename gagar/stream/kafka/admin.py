@@ -90,6 +90,11 @@ class Admin:
             for name, entries in answer["topic"].items()
         }
 
+    def num_brokers(self) -> int:
+        """Brokers that the cluster has now."""
+        with self._told():
+            return len(self._client.describe_cluster()["brokers"])
+
     def plan(self, run: Run, topics: Sequence[Topic]) -> list[TopicChange]:
         """What `apply` would do, and what it would refuse to do: empty if the cluster is as the topology says."""
         wanted = wanted_topics(run, topics)

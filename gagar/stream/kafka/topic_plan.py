@@ -15,20 +15,16 @@ from gagar.stream.spec import Kept, Topic
 OVERHEAD_BYTES = 64 << 10
 """Room for key, headers and the batch around the largest record."""
 RETENTION_MS = 7 * 24 * 3600 * 1000
-RETENTION_BYTES = 4 << 30
-"""Per partition of a topic kept by bytes."""
 COMPACTED_SEGMENT_BYTES = 64 << 20
 """Only closed segments are compacted, so they are small."""
-TOKENS_SEGMENT_BYTES = 512 << 20
+MAX_SEGMENT_BYTES = 512 << 20
+"""Of a topic kept by bytes."""
+SEGMENTS = 4
+"""Of such a partition, at least, so that little more is kept than is asked for: only whole segments are deleted."""
 
 KEPT_SETTINGS: dict[Kept, dict[str, str]] = {
     "by time": {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS), "retention.bytes": "-1"},
-    "by bytes": {
-        "cleanup.policy": "delete",
-        "retention.ms": "-1",
-        "retention.bytes": str(RETENTION_BYTES),
-        "segment.bytes": str(TOKENS_SEGMENT_BYTES),
-    },
+    "by bytes": {"cleanup.policy": "delete", "retention.ms": "-1"},
     "with the run": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
     "compacted": {"cleanup.policy": "compact", "segment.bytes": str(COMPACTED_SEGMENT_BYTES)},
 }
@@ -70,6 +66,7 @@ def _wanted(run: Run, topic: Topic) -> TopicState:
         replication_factor=factor,
         settings={
             **KEPT_SETTINGS[topic.kept],
+            **(_share(run, topic) if topic.kept == "by bytes" else {}),
             "compression.type": "producer",
             "max.message.bytes": str(topic.max_record_bytes + OVERHEAD_BYTES),
             # One clock for all records, so that deadlines do not depend on the writers' clocks.
@@ -78,6 +75,20 @@ def _wanted(run: Run, topic: Topic) -> TopicState:
             **topic.settings,
         },
     )
+
+
+def _share(run: Run, topic: Topic) -> dict[str, str]:
+    """What a partition keeps of a budget for the whole topic. A segment takes the largest record, so the share of each of many
+    partitions is no less than that."""
+    smallest = topic.max_record_bytes + 2 * OVERHEAD_BYTES
+    share = max(smallest, run.kafka.token_retention_bytes // run.kafka.num_partitions)
+    segment = max(smallest, min(MAX_SEGMENT_BYTES, share // SEGMENTS))
+    return {"retention.bytes": str(share), "segment.bytes": str(segment)}
+
+
+def max_kept_bytes(state: TopicState) -> int:
+    """Most bytes that retention leaves of a topic kept by bytes, before replication: the last segment is never deleted."""
+    return state.num_partitions * (int(state.settings["retention.bytes"]) + int(state.settings["segment.bytes"]))
 
 
 def differences(wanted: Mapping[str, TopicState], found: Mapping[str, TopicState]) -> list[TopicChange]:
