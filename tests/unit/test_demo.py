@@ -65,7 +65,7 @@ class FakeSupervisor:
     """That this process gets soon after `sent_in`."""
     sent_in = "start"
 
-    def __init__(self, specs: Sequence[ProcessSpec], directory: Path, watch: object, *, on_line: object) -> None:
+    def __init__(self, specs: Sequence[ProcessSpec], directory: Path, watch: object, *, on_line: object, held: object) -> None:
         self.specs, self.directory = specs, directory
         self.calls: list[str] = []
         self.made.append(self)
