@@ -70,6 +70,7 @@ def main() -> None:
     if kind == "learner":
         learn_nothing(servers, name)
         return
+    run = make_run(name, servers, num_partitions=int(os.environ["NUM_PARTITIONS"]))
     stage, handler = {
         "transform": (TRANSFORM, Transform(lambda request: [make_trajectory(request)])),
         "effect": (EFFECT, Answering()),
@@ -78,7 +79,7 @@ def main() -> None:
         "sampler": (SAMPLER, make_sampler()),
         "waiting-source": (SOURCE, Counting(NUM_UNITS, ahead=5)),
     }[kind]
-    run_loop(serve_handler(stage, Resources(make_run(name, servers)), handler))  # type: ignore[arg-type]
+    run_loop(serve_handler(stage, Resources(run), handler))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

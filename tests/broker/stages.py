@@ -43,7 +43,12 @@ async def stage_process(
             cwd=ROOT,
             stdout=output,
             stderr=output,
-            env={**os.environ, "HANDLE_S": str(handle_s), "LEARNER_ROOT": str(tmp_path)},
+            env={
+                **os.environ,
+                "HANDLE_S": str(handle_s),
+                "LEARNER_ROOT": str(tmp_path),
+                "NUM_PARTITIONS": str(world.num_partitions),
+            },
         )
     try:
         yield StageProcess(process, log)

@@ -49,9 +49,10 @@ GROWN = (
     r"never meet; start anew under another run\.name"
 )
 MADE_ANEW = (
-    r"stage {}: expected topic {} to be the one with the id \S+, got \S+: it was deleted and made anew, and what it held is "
-    r"missing; start anew under another run\.name"
+    r"stage {}: expected topic {} to be (the one with the id \S+, got \S+: it was deleted and made anew, and what it held is "
+    r"missing|there, got none: it was deleted); start anew under another run\.name"
 )
+"""A look between the two finds none."""
 
 
 @pytest.mark.parametrize("kind", MAKE)

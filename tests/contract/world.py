@@ -90,28 +90,28 @@ class KafkaWorld:
             commit_zeros(admin, run, self.topics)
 
     async def grow(self, topic: str, num_partitions: int) -> None:
-        await asyncio.to_thread(
-            self._administer, lambda client: client.create_partitions({f"{self.name}.{topic}": num_partitions})
-        )
+        await asyncio.to_thread(self._grow, f"{self.name}.{topic}", num_partitions)
 
     async def remake(self, topic: Topic) -> None:
-        await asyncio.to_thread(self._administer, lambda client: client.delete_topics([f"{self.name}.{topic.name}"]))
-        await asyncio.to_thread(self._create, topic)
+        await asyncio.to_thread(self._remake, topic)
 
-    def _administer(self, do: Callable[[Any], Any]) -> None:
+    def _grow(self, name: str, num_partitions: int) -> None:
         from gagar.stream.kafka.admin import Admin
 
-        with Admin(KafkaTable(bootstrap_servers=self.servers)) as admin:
-            do(admin._client)
-
-    def _create(self, topic: Topic) -> None:
-        """Again and again, until its predecessor is gone."""
-        from gagar.stream.kafka.admin import Admin
-
-        run = make_run(self.name, num_partitions=self.num_partitions)
-        with Admin(KafkaTable(bootstrap_servers=self.servers)) as admin:
-            while not admin.apply(run, [topic]):
+        with Admin(self.kafka) as admin:
+            admin._client.create_partitions({name: num_partitions})
+            while len(admin._partitions([name])[name]) < num_partitions:  # a broker's answer comes before all it tells of it
                 time.sleep(0.1)
+
+    def _remake(self, topic: Topic) -> None:
+        from gagar.stream.kafka.admin import Admin
+
+        name = f"{self.name}.{topic.name}"
+        with Admin(self.kafka) as admin:
+            admin._client.delete_topics([name])
+            while admin._partitions([name]):
+                time.sleep(0.1)
+            admin.apply(make_run(self.name, num_partitions=self.num_partitions), [topic])
 
 
 def commit_zeros(admin: "Admin", run: Run, topics: Sequence[Topic]) -> None:

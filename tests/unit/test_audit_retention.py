@@ -62,7 +62,7 @@ async def audited(monkeypatch: pytest.MonkeyPatch, taken: Mapping[str, int]) -> 
     transport: Any = RetiringTransport(log, taken)
     monkeypatch.setattr("gagar.stream.kafka.client.KafkaTransport", lambda servers, run_name: transport)
     monkeypatch.setattr("gagar.cli.audit.Admin", lambda servers: FakeAdmin(log))
-    return await run_audit(make_run_file("t", "localhost:9"))
+    return await run_audit(make_run_file("t", "localhost:9", num_partitions=1))
 
 
 async def test_a_sound_run_that_keeps_its_records_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:

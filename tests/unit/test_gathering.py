@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gagar.groups.gathering import Gather
 from gagar.records import Group, Outcome, RolloutRequest, Verdict, VerdictStatus, decode, encode
 from gagar.stream.lanes.context import StageContext
-from gagar.stream.lanes.frontier import Frontier
+from gagar.stream.lanes.frontier import AT_START, Frontier
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
 from gagar.stream.limits import RuntimeLimits
@@ -92,7 +92,7 @@ class Gathering(RuleBasedStateMachine):
     def begin(self) -> None:
         self.wall = 1000.0
         self.logs: dict[Partition, Log] = {REQUESTS: [], VERDICTS: []}
-        self.committed = dict.fromkeys(self.logs, (0, ""))
+        self.committed = dict.fromkeys(self.logs, (0, AT_START))
         self.visible: list[Group | Outcome] = []
         self.sizes: dict[str, int] = {}
         self.due: dict[str, float] = {}
@@ -200,7 +200,7 @@ class Gathering(RuleBasedStateMachine):
                 self.commit(1 << 30, "committed")
             self.no_group_ends_twice_and_none_loses_what_came_in_time()
         assert {end.group_id for end in self.visible} == set(self.sizes)
-        assert self.lane.snapshots([]) == {at: (len(log), "") for at, log in self.logs.items()}
+        assert self.lane.snapshots([]) == {at: (len(log), AT_START) for at, log in self.logs.items()}
 
 
 def ends_of(unit: Unit) -> Iterator[Group | Outcome]:

@@ -7,7 +7,7 @@ import pytest
 
 from gagar.errors import GagarError, UnavailableError
 from gagar.records import RolloutRequest
-from gagar.stream.lanes.frontier import SPAN_LIMIT, Frontier
+from gagar.stream.lanes.frontier import AT_START, SPAN_LIMIT, Frontier
 from gagar.stream.lanes.reading import LaneReader
 from gagar.stream.limits import Counters
 from gagar.stream.memory.transport import MemoryLog, MemoryTransport
@@ -210,4 +210,4 @@ async def test_markers_without_end_do_not_outgrow_the_span() -> None:
     assert frontier.next == SPAN_LIMIT
     frontier.finish([0])
     await poll(reader, 10)
-    assert frontier.snapshot() == (3 * SPAN_LIMIT, "")
+    assert frontier.snapshot() == (3 * SPAN_LIMIT, AT_START)
