@@ -116,12 +116,15 @@ def records(run: Run, topic: Topic) -> list[Any]:
     return [delivery.record for delivery in asyncio.run(_scan(run, topic))]
 
 
+def command(run: Run) -> list[str]:
+    return [sys.executable, "-m", "gagar.cli.main", "run", "learner", "--run", str(Path(run.root) / "run.toml")]
+
+
 @contextmanager
 def learner(run: Run) -> Iterator[subprocess.Popen[bytes]]:
     """`gagar run learner`, killed at the end if it still lives."""
-    command = [sys.executable, "-m", "gagar.cli.main", "run", "learner", "--run", str(Path(run.root) / "run.toml")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    process = subprocess.Popen(command(run), env=environment, start_new_session=True)
     try:
         yield process
     finally:
@@ -162,6 +165,8 @@ def test_a_learner_that_is_killed_goes_on_and_every_group_ends_once(kafka_server
     asyncio.run(feed(run, range(6, 12)))
     with learner(run) as successor:
         wait_for(run, successor, lambda outcomes, versions: len({outcome.group_id for outcome in outcomes}) == 12)
+        if num_ranks == 1:
+            check_stranger(run, tmp_path / "elsewhere")
         successor.send_signal(signal.SIGTERM)
         assert successor.wait(15) == 0
     assert surviving(run) == Counter({f"g{number}": 1 for number in range(12)})
@@ -169,6 +174,15 @@ def test_a_learner_that_is_killed_goes_on_and_every_group_ends_once(kafka_server
     assert versions[-1].is_last
     assert versions[-1].lineage[0].run_id == versions[0].run_id
     assert {outcome.reason for outcome in records(run, topics.OUTCOMES)} == {"", "ended"}
+
+
+def check_stranger(run: Run, directory: Path) -> None:
+    """A learner of the same run in another directory is refused, and the one at work not fenced: it would end with a code."""
+    asked = [*command(run), "--set", f"run.dir={directory}"]
+    stranger = subprocess.run(asked, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert stranger.returncode == 2
+    assert "expected one, since this run has been trained up to step 5" in stranger.stderr
+    assert not directory.exists()
 
 
 def _children(pid: int) -> list[tuple[int, str | None]]:
