@@ -197,10 +197,12 @@ class Audit:
         trail.deadline = max(trail.deadline, request.deadline)
 
     def _apply_letter(self, letter: DeadLetter) -> None:
-        """A request that nobody can read was one all the same; its letter tells of it."""
+        """A request or a trajectory that nobody can read was one all the same; its letter tells of it."""
         trail = self._trails.find(letter.key.decode("utf-8", "replace"))
         if trail is not None and letter.source.topic == "rollout-requests":
             trail.rejected.add(letter.source.offset)
+        elif trail is not None and letter.source.topic == "trajectories":
+            trail.unreadable.add(letter.source.offset)
 
     def _apply_trajectory(self, trail: Trail, trajectory: Trajectory, source: LogRef) -> None:
         index, attempt = trajectory.sample_index, trajectory.attempt

@@ -47,6 +47,8 @@ class Trail(msgspec.Struct, array_like=True, kw_only=True):
     """sample_index -> offset of its request."""
     rejected: set[int] = set()
     """Offsets of requests, of whatever sample, that some stage has dead-lettered."""
+    unreadable: set[int] = set()
+    """Offsets of trajectories, of whatever sample, that some stage has dead-lettered."""
     trajectories: dict[int, int] = {}
     """sample_index -> offset of its trajectory."""
     tokens: dict[int, int] = {}

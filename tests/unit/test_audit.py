@@ -207,7 +207,7 @@ def test_while_a_stage_is_at_work_a_run_that_has_stalled_is_overdue_by_the_clock
 
 
 def test_a_request_that_never_got_a_trajectory_is_found_though_its_group_has_ended() -> None:
-    """One that a stage could not read has its dead letter instead; what retention has taken is not missed."""
+    """One that a stage could not read, or its trajectory, has a dead letter instead; what retention has taken is not missed."""
     lost = [make_version(0), *way_of("t-000000", [None] * 4)]
     lost = [record for record in lost if getattr(record, "sample_index", 0) != 3 or isinstance(record, RolloutRequest)]
     terms = replace(TERMS, now=DUE + 1)
@@ -215,10 +215,11 @@ def test_a_request_that_never_got_a_trajectory_is_found_though_its_group_has_end
     assert audited(lost, terms).findings == [text]
     assert audited(lost, replace(terms, now=DUE)).findings == []
     assert audited(lost, terms, cut={"trajectories": 1}).findings == []
-    audit = folded(lost, terms)
-    letter = DeadLetter(stage="rollout-worker", source=make_ref("rollout-requests", 3), error="bad", key=b"t-000000", value=b"")
-    audit.apply(make_delivery(letter))
-    assert audit.result().findings == []
+    for topic in ("rollout-requests", "trajectories"):
+        audit = folded(lost, terms)
+        letter = DeadLetter(stage="one", source=make_ref(topic, 3), error="bad", key=b"t-000000", value=b"")
+        audit.apply(make_delivery(letter))
+        assert audit.result().findings == []
 
 
 def test_references_are_not_checked_without_the_logs_ranges() -> None:
