@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gagar.errors import FencedError, UnavailableError
+from gagar.errors import FencedError, GagarError, UnavailableError
 from gagar.stream.handlers import Effect, Reducer
 from gagar.stream.runtime import StageRuntime
 from tests.chaos.handlers import Asking, Gatherer, Grader, Scene, Verifier, Worker, make_publisher
@@ -72,6 +72,9 @@ def main() -> None:
     except UnavailableError as error:
         log.error("unavailable error=%s", error)
         sys.exit(EXIT_UNAVAILABLE)
+    except GagarError as error:
+        log.error("refused error=%s", error)
+        sys.exit(error.exit_code)
     log.info("ended stage=%s", name)
 
 
