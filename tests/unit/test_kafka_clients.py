@@ -1,10 +1,14 @@
 """Clients of the Kafka transport that are given up halfway: nothing of them stays open."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from aiokafka.errors import NodeNotReadyError  # noqa: TID251  as the client raises it
 
 from gagar.stream.kafka.connecting import started, stopped
+from gagar.stream.kafka.metadata import topic_identities
 
 
 class Client:
@@ -59,3 +63,16 @@ async def test_a_start_that_fails_stops_the_client() -> None:
     with pytest.raises(OSError, match="refused"):
         await started(client, "client", 10.0)
     assert client.steps == ["stop begun", "stop done"]
+
+
+async def test_a_connection_that_the_client_has_dropped_meanwhile_is_an_error_of_the_clients_own() -> None:
+    """It looks the connection up again after the wait."""
+
+    class Dropping:
+        cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1)])
+
+        async def send(self, node: int, request: Any) -> Any:
+            raise KeyError((node, 0))
+
+    with pytest.raises(NodeNotReadyError, match="node 1: the connection was dropped"):
+        await topic_identities(Dropping(), ["t"])

@@ -127,4 +127,6 @@ async def _ask(client: Any, request: TopicsRequest) -> Any:
             return await client.send(node, request)
         except errors.KafkaError as error:
             failure = error
+        except KeyError:  # of a connection that the client has dropped while it waited for the answer
+            failure = errors.NodeNotReadyError(f"node {node}: the connection was dropped")
     raise failure
