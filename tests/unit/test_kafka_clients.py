@@ -5,9 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import NodeNotReadyError  # noqa: TID251  as the client raises it
+from aiokafka.errors import IllegalOperation, NodeNotReadyError  # noqa: TID251  as the client raises it
 
-from gagar.stream.kafka.connecting import started, stopped
+from gagar.errors import UnavailableError
+from gagar.stream.kafka.connecting import started, stopped, translated
 from gagar.stream.kafka.metadata import topic_identities
 
 
@@ -76,3 +77,9 @@ async def test_a_connection_that_the_client_has_dropped_meanwhile_is_an_error_of
 
     with pytest.raises(NodeNotReadyError, match="node 1: the connection was dropped"):
         await topic_identities(Dropping(), ["t"])
+
+
+def test_a_transaction_that_is_lost_while_records_are_handed_over_is_an_outage_and_no_bug() -> None:
+    """The client's error for it is none of its KafkaErrors."""
+    with pytest.raises(UnavailableError, match="lane to advantages: expected an answer"), translated("lane to advantages"):
+        raise IllegalOperation("Can't send messages while not in transaction")

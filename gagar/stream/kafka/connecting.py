@@ -102,7 +102,8 @@ def translated(what: str) -> Iterator[None]:
             f"{what}: expected permission, got {error}; let the user of [kafka] have {needed} "
             "whose names begin with that of the run, see README.md"
         ) from error
-    except (errors.KafkaError, OSError, TimeoutError) as error:
+    except (errors.KafkaError, errors.IllegalOperation, OSError, TimeoutError) as error:
+        # An illegal operation: the transaction was lost, as to a fence, while its records were still handed over.
         raise UnavailableError(f"{what}: expected an answer from the broker, got {error!r}") from error
 
 
