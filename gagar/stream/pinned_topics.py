@@ -28,7 +28,7 @@ def wrong_numbers(topics: Iterable[Topic], num_partitions: int, found: Mapping[s
     return [
         _wrong_number(topic, num_partitions, found[topic.name], is_torn)
         for topic in topics
-        if found[topic.name] != (num_partitions if topic.is_grouped else 1)
+        if found[topic.name] != topic.count_partitions(num_partitions)
     ]
 
 

@@ -27,6 +27,10 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
     """Broker settings beyond those that `kept` and `max_record_bytes` give."""
 
+    def count_partitions(self, num_grouped: int) -> int:
+        """Its partitions in a run whose grouped topics have `num_grouped`."""
+        return num_grouped if self.is_grouped else 1
+
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """A stage: the consumer group, the table of the run file, the service and the module all bear its name."""

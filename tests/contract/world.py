@@ -116,7 +116,7 @@ class KafkaWorld:
 
 def commit_zeros(admin: "Admin", run: Run, topics: Sequence[Topic]) -> None:
     """Initial offsets of whatever stage a test may start."""
-    counts = {run.topic(topic.name): run.kafka.num_partitions if topic.is_grouped else 1 for topic in topics}
+    counts = {run.topic(topic.name): topic.count_partitions(run.kafka.num_partitions) for topic in topics}
     offsets = {(name, number): 0 for name, count in counts.items() for number in range(count)}
     for group in ("under-test", "asker", "attempter", "reader", *(stage.name for stage in STAGES)):
         admin.commit(run.topic(group), offsets, AT_START)

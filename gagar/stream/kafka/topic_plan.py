@@ -62,7 +62,7 @@ def wanted_topics(run: Run, topics: Sequence[Topic]) -> dict[str, TopicState]:
 def _wanted(run: Run, topic: Topic) -> TopicState:
     factor = run.kafka.replication_factor
     return TopicState(
-        num_partitions=run.kafka.num_partitions if topic.is_grouped else 1,
+        num_partitions=topic.count_partitions(run.kafka.num_partitions),
         replication_factor=factor,
         settings={
             **KEPT_SETTINGS[topic.kept],

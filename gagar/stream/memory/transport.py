@@ -89,7 +89,7 @@ class MemoryLog:
         """How often a topic was made anew."""
         self._changed = asyncio.Event()
         for topic in topics:
-            self.grow(topic.name, num_partitions if topic.is_grouped else 1)
+            self.grow(topic.name, topic.count_partitions(num_partitions))
 
     def grow(self, topic: str, num_partitions: int) -> None:
         """An operator adds partitions, up to that number."""
