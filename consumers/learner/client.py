@@ -36,6 +36,7 @@ class LogClient:
         self._port = port
 
     def connect(self) -> None:
+        """Fences nobody."""
         self.background.call(self._port.connect(), timeout_s=OPEN_S, what="learner log")
 
     def close(self) -> None:

@@ -16,8 +16,7 @@ import click
 import msgspec
 import tomlkit
 from click.core import ParameterSource
-from msgspec import structs
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gagar.broker.address import broker_dir
 from gagar.cli.run_file import open_run, run_option_pair
@@ -133,7 +132,7 @@ def saved_run(run: Run) -> Run | None:
         raise ConfigError(f"settings of run {run.run.name} in {path}: {error}") from error
     met = run.kafka if run.kafka.security_protocol != "PLAINTEXT" else saved.kafka
     servers = run.kafka.bootstrap_servers or saved.kafka.bootstrap_servers
-    own = {key: value for key, value in structs.asdict(saved.kafka).items() if not is_of_access(f"kafka.{key}")}
+    own = {key: value for key, value in asdict(saved.kafka).items() if not is_of_access(f"kafka.{key}")}
     kafka = replace(met, **own | {"bootstrap_servers": servers})
     return replace(saved, run=replace(saved.run, dir=str(run.dir)), kafka=kafka)
 

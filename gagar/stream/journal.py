@@ -146,9 +146,10 @@ class LogJournal:
 
     async def close(self) -> None:
         self._monitor.stop()
-        if self._pinned is not None:
-            self._pinned.cancel()
-            await gathered([self._pinned])
+        pinned, self._pinned = self._pinned, None
+        if pinned is not None:
+            pinned.cancel()
+            await gathered([pinned])
         producer, reader, self._producer, self._reader = self._producer, self._reader, None, None
         if producer is not None:
             await producer.close()

@@ -190,15 +190,20 @@ def test_an_unfinished_group_before_finished_ones_is_read_again_and_they_are_pas
     assert sorted(trained) == ["g0", "g1", "g2", "g3", "g4", "g6"]
 
 
+def check_begun_again(log: FakeLog) -> None:
+    """The second run goes back to the initial policy and trains the same groups."""
+    first, second = log.versions[0].run_id, log.versions[-1].run_id
+    assert [(entry.run_id, entry.last_step) for entry in log.versions[-1].lineage] == [(first, 0)]
+    assert steps_of(log, second) == [{"g0", "g1"}, {"g2", "g3"}]
+
+
 def test_a_learner_killed_before_its_first_checkpoint_is_due_begins_again_with_the_same_groups(root: Path) -> None:
     log = FakeLog()
     for number in range(4):
         log.add_group(number)
     run_until(root, log, has_step(1), is_crash=True)
     run_until(root, log, has_step(2, runs=2))
-    first, second = log.versions[0].run_id, log.versions[-1].run_id
-    assert [(entry.run_id, entry.last_step) for entry in log.versions[-1].lineage] == [(first, 0)]
-    assert steps_of(log, second) == [{"g0", "g1"}, {"g2", "g3"}]
+    check_begun_again(log)
 
 
 def test_trained_steps_are_abandoned_only_when_told_and_a_predecessor_is_left_alone(root: Path) -> None:
@@ -214,9 +219,7 @@ def test_trained_steps_are_abandoned_only_when_told_and_a_predecessor_is_left_al
         run_until(root, log, has_step(2, runs=2))
     assert (log.epoch, len(log.transactions)) == (epoch, num_transactions)
     run_until(root, log, has_step(2, runs=2), start_over=True)
-    first, second = log.versions[0].run_id, log.versions[-1].run_id
-    assert [(entry.run_id, entry.last_step) for entry in log.versions[-1].lineage] == [(first, 0)]
-    assert steps_of(log, second) == [{"g0", "g1"}, {"g2", "g3"}]
+    check_begun_again(log)
 
 
 def test_a_checkpoint_of_another_model_is_refused_before_anything_is_written(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Kafka transport: with `connecting` the only door to aiokafka (0.14).
+"""The Kafka transport: with `connecting` and `metadata` the only door to aiokafka (0.14).
 
 What its client makes necessary is done here: a membership whose consumer never delivers (every rebalance would throw
 positions and pauses away) beside readers with partitions of their own; sends whose answers are kept; bounded stops, since the
