@@ -27,7 +27,7 @@ Fetch = Callable[[str, Path], None]
 
 
 class Jar(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list. Example coordinate: `org.apache.kafka:kafka_2.13:4.3.1`."""
+    """One line of the list. Example coordinate: `org.apache.kafka:kafka_2.13:4.2.2`."""
 
     coordinate: str
     sha256: str

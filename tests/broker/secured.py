@@ -42,7 +42,6 @@ transaction.state.log.min.isr=1
 message.max.bytes=75497472
 socket.request.max.bytes=150994944
 group.initial.rebalance.delay.ms=0
-controlled.shutdown.enable=false
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 ssl.keystore.type=PEM
