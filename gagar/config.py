@@ -194,7 +194,15 @@ class TrainingTable(Table, frozen=True, kw_only=True):
     temperature: Annotated[float, Meta(gt=0, le=10)] = 1.0
     """Temperature of training rollouts; the learner computes its probabilities at the same temperature."""
     rollout_deadline_s: Seconds = 600.0
-    """Seconds from the request to the end of an attempt, waiting included."""
+    """Seconds from the request to the end of an attempt, waiting included. One that has not ended by then is left out: it had
+    to wait for too long."""
+    agent_timeout_s: Seconds = 300.0
+    """Seconds that the agent's own work may take in an attempt, sampling and commands; longer is a failure. What is left of
+    `rollout_deadline_s` is there to wait in: for a worker, a policy, a place, the engine and the sandbox."""
+
+    def __post_init__(self) -> None:
+        expected = f"less than rollout_deadline_s, {self.rollout_deadline_s:g}"
+        require(self.agent_timeout_s < self.rollout_deadline_s, "agent_timeout_s", expected, self.agent_timeout_s)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,6 +60,9 @@ class RolloutRequest(msgspec.Struct, frozen=True, kw_only=True, tag="rollout-req
     """When the sampler wrote it, Unix seconds."""
     deadline: float
     """When the rollout has to end, Unix seconds."""
+    agent_timeout_s: float
+    """Seconds that the agent's own work may take. One that takes longer has failed; one that meets the deadline before has had
+    to wait for too long, and is `invalid`."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +101,24 @@ class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.tokens
 
 
+class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where the seconds of an attempt went, of the try that ended it: what outages and restarts have broken off is in none."""
+
+    queue_s: float = 0.0
+    """Waiting in the worker for a policy and for a place."""
+    engine_s: float = 0.0
+    """Waiting for the engine: before the first turn and between turns."""
+    sandbox_s: float = 0.0
+    """Waiting for a sandbox, for what is read from it after `submit`, and for its end."""
+    agent_s: float = 0.0
+    """The agent's own work: sampling, its commands, and what lies between. Only this counts against `agent_timeout_s`."""
+
+    @property
+    def total_s(self) -> float:
+        """All of them; the attempt's `duration_s`."""
+        return self.queue_s + self.engine_s + self.sandbox_s + self.agent_s
+
+
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True, tag="trajectory/1"):
     """What people and graders read of one attempt. Written by the rollout worker; read by verifier; by reference: grader."""
 
@@ -109,17 +130,20 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, tag="trajectory/1"):
     failure: str = ""
     """Why the status is not `completed`, for people."""
     infrastructure: bool = False
-    """The attempt ended on account of sandbox, engine or worker, not of the agent."""
+    """The attempt ended on account of sandbox, engine or worker, not of the agent: because one of them was down, or because the
+    deadline came while some of the agent's own time was left."""
     messages: list[Message] = []
     """In order, from the system prompt, if there is one, to the last completion."""
     patch: str = ""
     """Unified diff against the task's base tree; empty if nothing was changed."""
     started_at: float = 0.0
-    """When the attempt began, Unix seconds."""
+    """When the worker took the request up, Unix seconds."""
     duration_s: float = 0.0
-    """Seconds from the begin of the attempt to its end."""
+    """Seconds from there to the end of the attempt."""
+    times: AttemptTimes = AttemptTimes()
+    """What they went to; they add up to `duration_s`."""
     generation_s: float = 0.0
-    """The part of `duration_s` spent sampling."""
+    """The part of `times.agent_s` spent sampling."""
 
 
 class TrajectoryTokens(msgspec.Struct, frozen=True, kw_only=True, tag="trajectory-tokens/1"):

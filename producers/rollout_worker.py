@@ -7,7 +7,8 @@ Output  trajectory-tokens  TrajectoryTokens of the attempt, unless nothing was s
 State   none
 
 Nothing is sampled before a published version is loaded. A version whose files are gone, damaged or another model's is refused
-and the one before stays. An outage of engine or sandbox is retried until the request's deadline.
+and the one before stays. An outage of engine or sandbox is retried until the request's deadline; each try has all of the
+agent's own time. A deadline that comes while some of that is left ends the attempt on account of the infrastructure: `invalid`.
 """
 
 import asyncio
@@ -17,7 +18,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gagar.agent.loop import Rollout, Tools, run_agent
+from gagar.agent.clock import AttemptClock
+from gagar.agent.ending import DeadlinePassed
+from gagar.agent.loop import Rollout, Tools, ended, run_agent
 from gagar.agent.publishing import outputs_of
 from gagar.agent.role import AgentLimits
 from gagar.agent.solver import Solver
@@ -83,41 +86,38 @@ class MakeRollouts(Effect):
             self._policy.offer(record)
 
     async def handle(self, delivery: Delivery[RolloutRequest]) -> Sequence[Output]:
-        request = delivery.record
+        request, ref = delivery.record, str(delivery.ref)
+        clock = AttemptClock(request.deadline - time.time(), request.agent_timeout_s)
         task = await asyncio.to_thread(self._tasks.find, request.task_id)
         if task is None:
-            raise BadRecordError(f"request {delivery.ref}: expected a task of [tasks], got {request.task_id!r}")
+            raise BadRecordError(f"request {ref}: expected a task of [tasks], got {request.task_id!r}")
         try:
-            rollout = await self._attempt(request, task, str(delivery.ref))
-            if rollout.infrastructure and time.time() < request.deadline:
+            rollout = await self._attempt(request, task, clock, self._outages.get(ref, ""))
+            if rollout.infrastructure and clock.left_s > 0:
                 raise UnavailableError(rollout.failure)
         except UnavailableError as error:
-            self._outages[str(delivery.ref)] = str(error)
+            self._outages[ref] = str(error)
             raise
-        self._outages.pop(str(delivery.ref), None)
+        self._outages.pop(ref, None)
         return outputs_of(delivery, rollout, TRAJECTORY_TOKENS.max_record_bytes, TRAJECTORIES.max_record_bytes)
 
-    async def _attempt(self, request: RolloutRequest, task: Task, ref: str) -> Rollout:
-        """Waits for a policy and a place, then makes the attempt; past the deadline it ends with nothing sampled."""
-        start = time.time()
+    async def _attempt(self, request: RolloutRequest, task: Task, clock: AttemptClock, outage: str) -> Rollout:
+        """Waits for a policy and a place, then makes the attempt; past the deadline it ends with nothing sampled.
+
+        `outage`: what an earlier try has met.
+        """
+        awaited = "a policy"
         try:
-            async with asyncio.timeout(request.deadline - start):
+            async with asyncio.timeout(clock.left_s):
                 await asyncio.sleep(0)  # a deadline that has passed shows at the first wait only
                 await self._policy.ready()
+                awaited = "a place"
                 await self._places.acquire()
         except TimeoutError:
-            outage = self._outages.get(ref, "")
-            failure = outage or "deadline: expected a place before it, got none"
-            return Rollout(
-                status="timeout",
-                failure=failure,
-                infrastructure=bool(outage),
-                started_at=start,
-                duration_s=time.time() - start,
-            )
+            return ended(Rollout(), DeadlinePassed(outage or f"deadline: expected {awaited} before it, got none"), clock)
         try:
             solver = Solver(task, self._limits(request), self._config.system_prompt)
-            return await run_agent(solver, self._tools, seed=request.seed, deadline=request.deadline)
+            return await run_agent(solver, self._tools, clock, seed=request.seed)
         finally:
             self._places.release()
 

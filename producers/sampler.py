@@ -74,6 +74,7 @@ class Sampler(Source):
                 step=step if is_training else self._admission.cursor.round_step,
                 requested_at=now,
                 deadline=now + self._training.rollout_deadline_s,
+                agent_timeout_s=self._training.agent_timeout_s,
             )
             for sample_index in range(size)
         ]

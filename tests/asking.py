@@ -25,6 +25,7 @@ TRAINING = TrainingTable(
     evaluate_every=2,
     num_steps=4,
     rollout_deadline_s=60.0,
+    agent_timeout_s=30.0,
 )
 TRAIN = [f"train-{number}" for number in range(5)]
 HELDOUT = ["held-0", "held-1", "held-2"]

@@ -221,10 +221,22 @@ IN_WAY: dict[Law, Plant] = {
         changed(Trajectory, lambda it: replace(it, attempt=replace(it.attempt, tokens=None, num_sampled_tokens=40))),
         "group {id}: expected a reference to the 40 tokens of sample 0, got none",
     ),
+    Law.TIMES_ADD_UP: (
+        edited(Trajectory, duration_s=5.0),
+        "group {id}: sample 0: expected times of 0 or more that add up to 5.000 s, got",
+    ),
+    Law.TIMEOUT_BY_OWN_CLOCK: (
+        changed(Trajectory, lambda it: replace(it, attempt=replace(it.attempt, status="timeout"))),
+        "group {id}: sample 0: expected a time-out after 300 s of own work, got one after 0.000 s",
+    ),
     Law.VERDICT_ONCE: (twice(Verdict), "group {id}: expected one verdict of sample 0, got two"),
     Law.VERDICT_TRAJECTORY: (
         without(Trajectory),
         "group {id}: expected a trajectory of each verdict, got none of samples [0]",
+    ),
+    Law.VERDICT_INVALID: (
+        edited(Trajectory, infrastructure=True),
+        "group {id}: expected sample 0, which the infrastructure ended, invalid, got it passed",
     ),
     Law.VERDICT_REQUESTED: (
         edited(Verdict, sample_index=7),

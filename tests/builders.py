@@ -43,6 +43,7 @@ def make_request(group_id: str = "t-000000", sample_index: int = 0, **fields: An
         "step": 0,
         "requested_at": 1000.0,
         "deadline": 1600.0,
+        "agent_timeout_s": 300.0,
     }
     return RolloutRequest(group_id=group_id, sample_index=sample_index, **{**defaults, **fields})
 

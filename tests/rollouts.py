@@ -71,6 +71,10 @@ class FakeEngine:
         self.load_error: Exception | None = None
         self.finish: Any = "stop"
         self.block: asyncio.Event | None = None
+        self.sampling_s = 0.0
+        """What it says of each completion."""
+        self.lasts_s = 0.0
+        """How long each call really takes."""
         self._version = version
 
     async def open(self) -> None: ...
@@ -80,12 +84,20 @@ class FakeEngine:
         self.params.append(params)
         if self.block is not None:
             await self.block.wait()
+        if self.lasts_s:
+            await asyncio.sleep(self.lasts_s)
         answer = self.answers[(len(self.prompts) - 1) % len(self.answers)]
         if isinstance(answer, Exception):
             raise answer
         ids = [ord(char) for char in answer] + ([self.END] if self.finish == "stop" else [])
         count = len(ids)
-        return Completion(token_ids=ids, logprobs=[-0.5] * count, policy_versions=[self._version] * count, finish=self.finish)
+        return Completion(
+            token_ids=ids,
+            logprobs=[-0.5] * count,
+            policy_versions=[self._version] * count,
+            finish=self.finish,
+            sampling_s=self.sampling_s,
+        )
 
     async def load_weights(self, location: Path, version: int) -> None:
         if self.load_error is not None:
@@ -152,6 +164,7 @@ class FakeSandbox:
         self.shell = shell
         self.num_open = 0
         self.num_opened = 0
+        self.block: asyncio.Event | None = None
 
     async def open(self) -> None: ...
 
@@ -160,6 +173,8 @@ class FakeSandbox:
 
     @asynccontextmanager
     async def _workspace(self, tree: Tree) -> AsyncIterator[FakeWorkspace]:
+        if self.block is not None:
+            await self.block.wait()
         self.num_open += 1
         self.num_opened += 1
         try:

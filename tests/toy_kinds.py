@@ -133,7 +133,7 @@ class Parrot:
     async def generate(self, prompt_ids: list[int], params: SamplingParams) -> Completion:
         ids = self._token_ids
         versions = [self.policy_version] * len(ids)
-        return Completion(token_ids=ids, logprobs=[-1.0] * len(ids), policy_versions=versions, finish="stop")
+        return Completion(token_ids=ids, logprobs=[-1.0] * len(ids), policy_versions=versions, finish="stop", sampling_s=0.0)
 
     async def load_weights(self, location: Path, version: int) -> None:
         self.policy_version = version

@@ -22,10 +22,17 @@ class LimitReached(AttemptEnd):
     status: TrajectoryStatus = "truncated"
 
 
-class DeadlinePassed(AttemptEnd):
-    """Time is up."""
+class AgentTooSlow(AttemptEnd):
+    """The agent's own work has used up its own time."""
 
     status: TrajectoryStatus = "timeout"
+
+
+class DeadlinePassed(AttemptEnd):
+    """The request's deadline has come before the agent's own time was used up: it had to wait for too long."""
+
+    status: TrajectoryStatus = "timeout"
+    infrastructure = True
 
 
 class AgentFault(AttemptEnd):

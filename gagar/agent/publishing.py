@@ -64,6 +64,7 @@ def trajectory_of(delivery: Delivery[RolloutRequest], rollout: Rollout) -> Traje
         patch=rollout.result,
         started_at=rollout.started_at,
         duration_s=rollout.duration_s,
+        times=rollout.times,
         generation_s=rollout.generation_s,
     )
 

@@ -19,8 +19,10 @@ from typing import Any
 import msgspec
 
 from gagar.audit.advantage_laws import broken_laws
+from gagar.audit.attempt_laws import broken_times
 from gagar.audit.findings import Finding, Findings, Law
 from gagar.audit.group_laws import broken_answers, broken_outcome, broken_staleness, broken_trail, is_retired
+from gagar.audit.lengths import Lengths
 from gagar.audit.references import Claim, Ranges, Resolver
 from gagar.audit.result import AuditResult, Tally
 from gagar.audit.trails import Ending, Trail, Trails
@@ -116,7 +118,9 @@ class Audit:
         unless allowed.
         """
         found, newest = copy.deepcopy(self._found), self._versions.lineage.newest
-        tally = self._tally(found)
+        with Lengths() as lengths:
+            tally = self._tally(found, lengths)
+            tenths = lengths.tenths()
         found.add_all(tally.broken_conservation())
         is_ended = newest is not None and newest.is_last
         if is_ended and tally.num_in_flight and not is_in_flight_allowed:
@@ -134,6 +138,8 @@ class Audit:
             overdue=dict(tally.overdue),
             num_superseded=tally.num_superseded,
             num_retired=tally.num_retired,
+            tenths=tenths,
+            num_never_begun=tally.num_never_begun,
             num_capped=self._num_capped,
             num_fallback=self._num_fallback,
             num_dead_letters=self._num_dead_letters,
@@ -146,9 +152,9 @@ class Audit:
             is_at_work=bool(self._terms.now),
         )
 
-    def _tally(self, found: Findings) -> Tally:
-        """Counts the groups by how they ended; adds what is wrong with any."""
-        tally = Tally()
+    def _tally(self, found: Findings, lengths: Lengths) -> Tally:
+        """Counts the groups by how they ended, and their attempts; adds what is wrong with any."""
+        tally = Tally(lengths)
         for group_id, trail in self._trails:
             surviving = [ending for ending in trail.endings if self._survives(ending)]
             cut, what = self._resolver.cut(trail.partition), f"group {group_id}"
@@ -195,6 +201,7 @@ class Audit:
         trail.group_size = request.group_size
         trail.is_evaluation = request.purpose == "evaluation"
         trail.deadline = max(trail.deadline, request.deadline)
+        trail.agent_timeout_s = request.agent_timeout_s
 
     def _apply_letter(self, letter: DeadLetter) -> None:
         """A request or a trajectory that nobody can read was one all the same; its letter tells of it."""
@@ -215,9 +222,17 @@ class Audit:
         elif attempt.num_sampled_tokens:
             text = f"{what}: expected a reference to the {attempt.num_sampled_tokens} tokens of sample {index}, got none"
             self._hold(Law.TRAJECTORY_TOKENS, text)
+        if trajectory.infrastructure:
+            trail.broken_off.add(index)
+        if attempt.num_sampled_tokens or not trajectory.infrastructure:
+            trail.own_s.setdefault(index, trajectory.times.agent_s)
+        self._found.add_all(broken_times(trajectory, trail.agent_timeout_s), what)
         self._check_attempt(trail, Claim(attempt.request, trajectory.group_id, index), attempt, source)
 
     def _apply_verdict(self, trail: Trail, verdict: Verdict, source: LogRef) -> None:
+        if verdict.sample_index in trail.broken_off and verdict.status != "invalid":
+            what = f"group {verdict.group_id}: expected sample {verdict.sample_index}, which the infrastructure ended, invalid"
+            self._hold(Law.VERDICT_INVALID, f"{what}, got it {verdict.status}")
         if verdict.sample_index in trail.verdicts:
             text = f"group {verdict.group_id}: expected one verdict of sample {verdict.sample_index}, got two"
             self._hold(Law.VERDICT_ONCE, text)

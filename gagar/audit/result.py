@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gagar.audit.findings import Finding, Law
+from gagar.audit.lengths import Lengths, Tenth
 from gagar.audit.trails import Ending, Trail
 from gagar.groups.rounds import Round
 
@@ -33,6 +34,10 @@ class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
     """Outcomes of steps that a restarted learner left behind; in no other count."""
     num_retired: int
     """Groups of which retention has taken requests; in no other count."""
+    tenths: list[Tenth]
+    """Attempts of groups that have ended, by the length of their own work."""
+    num_never_begun: int
+    """Attempts of such groups that waited until their deadline, or met outages up to it, and have no length."""
     num_capped: int
     """Groups whose rescaling met its bound."""
     num_fallback: int
@@ -63,10 +68,16 @@ class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.dropped.values())
 
 
-class Tally:
-    """Groups by how they ended."""
+BY_DESIGN = frozenset({"all_passed", "all_failed"})
+"""Reasons for which a group is dropped whatever its attempts had to wait for: there is nothing to learn from it."""
 
-    def __init__(self) -> None:
+
+class Tally:
+    """Groups by how they ended, and their attempts by length."""
+
+    def __init__(self, lengths: Lengths) -> None:
+        self._lengths = lengths
+        self.num_never_begun = 0
         self.ended: Counter[tuple[str, str]] = Counter()
         """Surviving outcomes by kind and reason."""
         self.num_requested = 0
@@ -84,6 +95,14 @@ class Tally:
         self.num_in_flight += bool(trail.asked) and not surviving
         self.num_superseded += len(trail.endings) - len(surviving)
         self.ended.update((ending.kind, ending.reason) for ending in surviving)
+        if surviving:
+            self._add_attempts(trail, surviving[0])
+
+    def _add_attempts(self, trail: Trail, ending: Ending) -> None:
+        is_dropped = ending.kind == "dropped" and ending.reason not in BY_DESIGN
+        self.num_never_begun += len(trail.broken_off - trail.own_s.keys())
+        invalid = trail.broken_off
+        self._lengths.add((own_s, it in invalid, is_dropped and it not in invalid) for it, own_s in trail.own_s.items())
 
     def broken_conservation(self) -> Iterator[Finding]:
         """Requested = ended + in flight."""

@@ -43,6 +43,8 @@ class Trail(msgspec.Struct, array_like=True, kw_only=True):
     """Whether the requests are for an evaluation; false before the first request."""
     deadline: float = 0.0
     """The latest deadline of the requests; 0 before the first request."""
+    agent_timeout_s: float = 0.0
+    """Of its requests; 0 before the first request."""
     asked: dict[int, int] = {}
     """sample_index -> offset of its request."""
     rejected: set[int] = set()
@@ -53,6 +55,10 @@ class Trail(msgspec.Struct, array_like=True, kw_only=True):
     """sample_index -> offset of its trajectory."""
     tokens: dict[int, int] = {}
     """sample_index -> offset of its tokens, of a trajectory that has any."""
+    own_s: dict[int, float] = {}
+    """sample_index -> seconds of the agent's own work, of a trajectory whose agent has begun."""
+    broken_off: set[int] = set()
+    """Sample indices of trajectories that ended on account of the infrastructure."""
     verdicts: set[int] = set()
     """Sample indices of the verdicts."""
     members: set[int] = set()

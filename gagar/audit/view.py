@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gagar.audit.lengths import Tenth, bias_of
 from gagar.audit.result import AuditResult
 
 ROUND_KEYS = (
@@ -23,6 +24,7 @@ def as_object(result: AuditResult) -> dict[str, Any]:
 def as_lines(result: AuditResult) -> Iterator[str]:
     """The result for people."""
     yield from _groups(result)
+    yield from _lengths(result)
     yield f"references {result.num_references} checked, {result.num_followed} of them followed"
     if result.num_retired_references:
         yield f"           {result.num_retired_references} to records that retention has taken"
@@ -52,6 +54,24 @@ def _groups(result: AuditResult) -> Iterator[str]:
         yield f"superseded {result.num_superseded} outcomes of steps that the learner went back on"
     if result.num_retired:
         yield f"retired    {result.num_retired} groups of which retention has taken requests"
+
+
+def _lengths(result: AuditResult) -> Iterator[str]:
+    """What became of attempts by the length of their own work, where any was lost."""
+    if result.num_never_begun:
+        yield f"waited     {result.num_never_begun} attempts until their deadline: invalid, no length"
+    if any(tenth.num_lost for tenth in result.tenths):
+        yield "attempts   by tenths, the shortest own work first:"
+        yield from map(_tenth, result.tenths)
+    if bias := bias_of(result.tenths):
+        rates = f"{bias.longest:.1%} of the longest tenth came to nothing, {bias.others:.1%} of the others"
+        yield f"bias       {rates}: long attempts are missing; see training.rollout_deadline_s and max_staleness"
+
+
+def _tenth(tenth: Tenth) -> str:
+    invalid, dropped = tenth.num_invalid / tenth.num_attempts, tenth.num_dropped / tenth.num_attempts
+    rates = f"{invalid:.1%} invalid, {dropped:.1%} dropped with their groups"
+    return f"           up to {tenth.up_to_s:.2f} s: {rates}, of {tenth.num_attempts}"
 
 
 def _by(counts: dict[str, int]) -> str:

@@ -9,6 +9,7 @@ The random numbers of a generation are its own: neither its neighbours nor its p
 up to rounding. Memory is bounded by `max_rows` and `max_cache_tokens`; a generation waits until its worst case fits.
 """
 
+import math
 import random
 import time
 from collections import deque
@@ -37,14 +38,20 @@ class Generation:
     max_new_tokens: int
     temperature: float
     random: random.Random
-    deadline: float = 0.0
-    """Unix seconds; 0: none."""
+    timeout_s: float = math.inf
+    """Seconds from `joined_at` on."""
+    deadline: float = math.inf
+    """By the monotonic clock."""
     is_cancelled: bool = False
     """Set by the caller, from any thread; the batch then drops it."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     policy_versions: list[int] = field(default_factory=list)
     finish: Finish | None = None
+    joined_at: float = math.inf
+    """When it got a row, by the monotonic clock; infinite while it waits."""
+    sampling_s: float = 0.0
+    """From there to its end."""
 
     @property
     def position(self) -> int:
@@ -60,12 +67,17 @@ class Generation:
     def max_length(self) -> int:
         return len(self.prompt_ids) + self.max_new_tokens
 
+    def is_over(self, now: float) -> bool:
+        """Whether its time is up, or nobody wants it any more."""
+        return self.is_cancelled or self.deadline <= now or self.joined_at + self.timeout_s <= now
+
     def completion(self) -> Completion:
         return Completion(
             token_ids=self.token_ids,
             logprobs=self.logprobs,
             policy_versions=self.policy_versions,
             finish=self.finish or "length",
+            sampling_s=self.sampling_s,
         )
 
 
@@ -122,23 +134,24 @@ class DecodeBatch:
         return ended
 
     def _sweep(self) -> list[Generation]:
-        """Takes out what was cancelled or is past its deadline."""
-        now = time.time()
-        over = [g for g in (*self._rows, *self._waiting) if g.is_cancelled or 0 < g.deadline <= now]
+        """Takes out what was cancelled or whose time is up."""
+        now = time.monotonic()
+        over = [g for g in (*self._rows, *self._waiting) if g.is_over(now)]
         if not over:
             return []
         for generation in over:
-            generation.finish = "deadline"
+            generation.finish = "time"
         self._waiting = deque(g for g in self._waiting if g.finish is None)
         self._leave()
         return [g for g in over if not g.is_cancelled]
 
     def _leave(self) -> list[Generation]:
         """Frees the rows of ended generations; the last row moves into each gap."""
-        ended = []
+        ended, now = [], time.monotonic()
         for row in range(len(self._rows) - 1, -1, -1):
             if self._rows[row].finish is None:
                 continue
+            self._rows[row].sampling_s = now - self._rows[row].joined_at
             ended.append(self._rows[row])
             last = self._rows.pop()
             if row < len(self._rows):
@@ -175,6 +188,7 @@ class DecodeBatch:
 
     def _prefill(self, joining: list[Generation]) -> None:
         """Computes keys and values of all but the last prompt token of `joining` and gives them rows."""
+        now = time.monotonic()
         prefixes: dict[tuple[int, ...], int] = {}
         sources = [prefixes.setdefault(tuple(g.prompt_ids[:-1]), len(prefixes)) for g in joining]
         length = max(map(len, prefixes))
@@ -186,6 +200,8 @@ class DecodeBatch:
             self._cache.aim_at_new_rows(first_row, torch.tensor(sources, device=self._device))
             token_ids = torch.tensor(padded, device=self._device)
             self._model.base_model(input_ids=token_ids, position_ids=positions, past_key_values=self._cache, use_cache=True)
+        for generation in joining:
+            generation.joined_at = now
         self._rows += joining
 
     def _decode(self, version: int) -> None:

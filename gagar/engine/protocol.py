@@ -1,12 +1,14 @@
 """The engine port: exact token ids in, sampled token ids with their behaviour log-probabilities and policy versions out."""
 
+import math
 from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
 
-Finish = Literal["stop", "length", "deadline"]
-"""stop: an end token was sampled. length: the bound of new tokens or the model's context was met. deadline: time was up."""
+Finish = Literal["stop", "length", "time"]
+"""stop: an end token was sampled. length: the bound of new tokens or the model's context was met. time: `timeout_s` or
+`deadline_s` was up."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,8 +20,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """At most; the model's context may hold less."""
     seed: int = 0
     """The same seed, prompt and weights sample the same tokens, up to rounding."""
-    deadline: float = 0.0
-    """Unix seconds; what was sampled by then is answered, with the finish `deadline`. 0: none."""
+    timeout_s: float = math.inf
+    """Seconds that the sampling may take from when the completion has left the engine's queue; what was sampled by then is
+    answered, with the finish `time`."""
+    deadline_s: float = math.inf
+    """The same for seconds from the call on, the queue included."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +38,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """Version whose weights sampled each token."""
     finish: Finish
     """Why it ended."""
+    sampling_s: float
+    """Seconds from when it left the engine's queue to its end; 0 if it never did. The rest of the call was waiting."""
 
 
 class Engine(Protocol):

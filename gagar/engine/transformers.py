@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ class TransformersEngine:
     async def generate(self, prompt_ids: list[int], params: SamplingParams) -> Completion:
         generation = self._generation(prompt_ids, params)
         if generation.max_new_tokens <= 0:
-            return Completion(token_ids=[], logprobs=[], policy_versions=[], finish="length")
+            return Completion(token_ids=[], logprobs=[], policy_versions=[], finish="length", sampling_s=0.0)
         future: asyncio.Future[Completion] = self._loop.create_future()
         self._futures[id(generation)] = future
         try:
@@ -131,7 +132,8 @@ class TransformersEngine:
             max_new_tokens=min(params.max_new_tokens, self._context - len(prompt_ids)),
             temperature=params.temperature,
             random=random.Random(params.seed),
-            deadline=params.deadline,
+            timeout_s=params.timeout_s,
+            deadline=time.monotonic() + params.deadline_s,
         )
 
     def _enqueue(self, item: Generation | Swap) -> None:

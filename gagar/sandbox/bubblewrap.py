@@ -131,8 +131,13 @@ class BubblewrapWorkspace:
         self._death = ""
 
     async def write(self, tree: Tree) -> None:
-        """Lays files down over those that are there."""
-        await self._ask({"do": "write", "tree": dict(tree)}, 0.0)
+        """Lays files down over those that are there. Nothing of a candidate's has run yet, so silence is the machine's."""
+        try:
+            await self._ask({"do": "write", "tree": dict(tree)}, 0.0)
+        except WorkspaceError as error:
+            if isinstance(error.__cause__, TimeoutError):
+                raise UnavailableError(f"sandbox: expected a workspace within {GRACE_S:g} s, got none yet") from error
+            raise
 
     async def run(self, script: str, timeout_s: float) -> CommandResult:
         try:

@@ -47,6 +47,7 @@ TRAINING = TrainingTable(
     evaluate_every=3,
     num_steps=NUM_STEPS,
     rollout_deadline_s=1.0,
+    agent_timeout_s=0.5,
 )
 ATTEMPTER = make_stage("effect", (topics.ROLLOUT_REQUESTS,), name="attempter", outputs=(topics.TRAJECTORIES, topics.VERDICTS))
 TRAINER = make_stage(

@@ -1,11 +1,11 @@
 """The agent loop in real workspaces: actions change files, `submit` ends the attempt, the patch is what changed."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 
+from gagar.agent.clock import AttemptClock
 from gagar.agent.loop import Rollout, Tools, run_agent
 from gagar.agent.role import AgentLimits
 from gagar.agent.solver import Solver
@@ -22,7 +22,7 @@ SOLVES = "```bash\ncat > sol.py <<'E'\ndef f(x):\n    return x + 1\nE\nsubmit\n`
 async def attempt_with(sandbox: BubblewrapSandbox, *answers: str, max_turns: int = 3, **fields: Any) -> Rollout:
     solver = Solver(make_task(tree=TREE), AgentLimits(max_turns=max_turns, **fields))
     tools = Tools(FakeEngine(answers, version=0), FakeChat(), sandbox)
-    return await run_agent(solver, tools, seed=0, deadline=time.time() + 60)
+    return await run_agent(solver, tools, AttemptClock(60.0, 30.0), seed=0)
 
 
 async def test_a_nano_answer_is_completed_with_its_patch(sandbox: BubblewrapSandbox) -> None:

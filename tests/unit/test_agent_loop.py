@@ -2,26 +2,98 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gagar.agent.clock import AttemptClock
 from gagar.agent.loop import Rollout, Tools, run_agent, turn_seed
 from gagar.agent.role import AgentLimits
 from gagar.agent.solver import Solver
+from gagar.engine.protocol import Completion, SamplingParams
 from gagar.errors import UnavailableError
 from gagar.records import Message
 from gagar.sandbox.protocol import CommandResult, WorkspaceError
-from tests.rollouts import SUBMITS, FakeChat, FakeEngine, FakeSandbox, make_task
+from gagar.tasks.patches import Tree
+from tests.rollouts import SUBMITS, FakeChat, FakeEngine, FakeSandbox, FakeWorkspace, make_task
 
 LOOKS = "```bash\nls\n```"
 
 
+Ticking = Callable[[float], None]
+
+
+@pytest.fixture
+def tick(monkeypatch: pytest.MonkeyPatch) -> Ticking:
+    """Lets seconds pass for the clocks of attempts, which stand still otherwise."""
+    now = 1000.0
+
+    def pass_time(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
+    monkeypatch.setattr("gagar.agent.clock.time", clock)
+    return pass_time
+
+
+class TimedEngine(FakeEngine):
+    """Has a queue, and takes its time to sample."""
+
+    def __init__(self, tick: Ticking, wait_s: float, sampling_s: float, answer: str = SUBMITS) -> None:
+        super().__init__([answer], version=0)
+        self._tick = tick
+        self._wait_s = wait_s
+        self.sampling_s = sampling_s
+
+    async def generate(self, prompt_ids: list[int], params: SamplingParams) -> Completion:
+        self._tick(self._wait_s + self.sampling_s)
+        return await super().generate(prompt_ids, params)
+
+
+class TimedSandbox(FakeSandbox):
+    """Is not there at once, and kills commands that take too long."""
+
+    def __init__(self, tick: Ticking, wait_s: float, command_s: float) -> None:
+        super().__init__()
+        self._tick = tick
+        self._wait_s = wait_s
+        self._command_s = command_s
+        self.timeouts: list[float] = []
+
+    @asynccontextmanager
+    async def _workspace(self, tree: Tree) -> AsyncIterator[FakeWorkspace]:
+        self._tick(self._wait_s)
+        yield TimedWorkspace(tree, self)
+
+    def run(self, timeout_s: float) -> bool:
+        """Whether the command ends in time."""
+        self.timeouts.append(timeout_s)
+        self._tick(min(self._command_s, timeout_s))
+        return self._command_s < timeout_s
+
+
+class TimedWorkspace(FakeWorkspace):
+    """Of a TimedSandbox."""
+
+    def __init__(self, tree: Tree, sandbox: TimedSandbox) -> None:
+        super().__init__(tree, sandbox.shell)
+        self._sandbox = sandbox
+
+    async def run(self, script: str, timeout_s: float) -> CommandResult:
+        if self._sandbox.run(timeout_s):
+            return await super().run(script, timeout_s)
+        return CommandResult(exit_code=-1, output="", is_timeout=True)
+
+
 async def attempt_with(engine: FakeEngine, sandbox: FakeSandbox | None = None, **fields: Any) -> Rollout:
-    deadline = fields.pop("deadline", time.time() + 60)
+    clock = AttemptClock(fields.pop("left_s", 60.0), fields.pop("agent_timeout_s", 30.0))
     system_prompt = fields.pop("system_prompt", "")
     solver = Solver(make_task(), AgentLimits(**{"max_turns": 4, **fields}), system_prompt)
-    return await run_agent(solver, Tools(engine, FakeChat(), sandbox or FakeSandbox()), seed=7, deadline=deadline)
+    return await run_agent(solver, Tools(engine, FakeChat(), sandbox or FakeSandbox()), clock, seed=7)
 
 
 def spans(attempt: Rollout) -> list[tuple[int, str]]:
@@ -126,26 +198,100 @@ async def test_a_killed_command_is_told_to_the_agent() -> None:
     assert attempt.messages[2].content == "killed after 3 s\n"
 
 
-async def test_the_deadline_in_mid_turn_keeps_what_was_sampled() -> None:
-    engine = FakeEngine([LOOKS], version=0)
-    engine.finish = "deadline"
+async def test_the_agents_own_time_over_in_mid_turn_fails_it_and_keeps_what_was_sampled(tick: Ticking) -> None:
+    engine = TimedEngine(tick, wait_s=0.0, sampling_s=30.0, answer=LOOKS)
+    engine.finish = "time"
     attempt = await attempt_with(engine)
     assert (attempt.status, attempt.infrastructure) == ("timeout", False)
+    assert attempt.failure == "agent_timeout_s: expected an end within 30 s of own work, got none"
     assert attempt.context.num_sampled == len(LOOKS)
+    assert (attempt.times.agent_s, attempt.generation_s) == (30.0, 30.0)
+
+
+async def test_the_deadline_in_mid_turn_is_the_infrastructures_doing_and_keeps_what_was_sampled(tick: Ticking) -> None:
+    engine = TimedEngine(tick, wait_s=40.0, sampling_s=20.0, answer=LOOKS)
+    engine.finish = "time"
+    attempt = await attempt_with(engine)
+    assert (attempt.status, attempt.infrastructure) == ("timeout", True)
+    assert attempt.context.num_sampled == len(LOOKS)
+    assert (attempt.times.engine_s, attempt.times.agent_s) == (40.0, 20.0)
 
 
 async def test_a_deadline_that_has_passed_samples_nothing() -> None:
     engine = FakeEngine(version=0)
-    attempt = await attempt_with(engine, deadline=time.time() - 1)
+    attempt = await attempt_with(engine, left_s=-1.0)
     assert (attempt.status, engine.prompts, attempt.context.num_sampled) == ("timeout", [], 0)
+    assert attempt.infrastructure
 
 
 async def test_an_engine_that_does_not_answer_is_left_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gagar.agent.loop.DEADLINE_GRACE_S", 0.0)
     engine = FakeEngine(version=0)
     engine.block = asyncio.Event()
-    attempt = await attempt_with(engine, deadline=time.time() + 0.05)
-    assert (attempt.status, attempt.context.num_sampled) == ("timeout", 0)
+    attempt = await attempt_with(engine, left_s=0.05)
+    assert (attempt.status, attempt.infrastructure, attempt.context.num_sampled) == ("timeout", True, 0)
+    assert attempt.failure == "deadline: expected an answer of the engine before it, got none"
+    assert attempt.times.engine_s >= 0.05 > attempt.times.agent_s
+
+
+async def test_a_sandbox_that_does_not_come_is_left_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gagar.agent.loop.DEADLINE_GRACE_S", 0.0)
+    sandbox = FakeSandbox()
+    sandbox.block = asyncio.Event()
+    attempt = await attempt_with(FakeEngine(version=0), sandbox, left_s=0.05)
+    assert (attempt.status, attempt.infrastructure, sandbox.num_open) == ("timeout", True, 0)
+    assert attempt.failure == "deadline: expected a sandbox before it, got none"
+    assert attempt.times.sandbox_s > attempt.times.agent_s
+
+
+async def test_what_an_attempt_waits_for_is_told_apart_and_adds_up(tick: Ticking) -> None:
+    """Twice 5 s in the engine's queue and 7 s for the sandbox, and 1 s of sampling and 2 s of commands in each turn."""
+    engine = TimedEngine(tick, wait_s=5.0, sampling_s=1.0)
+    engine.answers = [LOOKS, SUBMITS]
+    attempt = await attempt_with(engine, TimedSandbox(tick, wait_s=7.0, command_s=2.0))
+    assert attempt.status == "completed"
+    times = attempt.times
+    assert (times.queue_s, times.engine_s, times.sandbox_s, times.agent_s) == (0.0, 10.0, 7.0, 6.0)
+    assert (attempt.duration_s, times.total_s, attempt.generation_s) == (23.0, 23.0, 2.0)
+    assert [(params.timeout_s, params.deadline_s) for params in engine.params] == [(30.0, 60.0), (27.0, 45.0)]
+
+
+async def test_the_engines_queue_between_turns_is_not_the_agents_time(tick: Ticking) -> None:
+    """Waiting, 50 s of it, would have used up its 30 s of own time."""
+    engine = TimedEngine(tick, wait_s=25.0, sampling_s=1.0)
+    engine.answers = [LOOKS, SUBMITS]
+    attempt = await attempt_with(engine)
+    assert (attempt.status, attempt.times.engine_s, attempt.times.agent_s) == ("completed", 50.0, 2.0)
+
+
+async def test_commands_that_are_too_slow_use_up_the_agents_own_time(tick: Ticking) -> None:
+    sandbox = TimedSandbox(tick, wait_s=1.0, command_s=10.0)
+    attempt = await attempt_with(TimedEngine(tick, wait_s=1.0, sampling_s=1.0, answer=LOOKS), sandbox)
+    assert (attempt.status, attempt.infrastructure, attempt.num_turns) == ("timeout", False, 3)
+    assert (attempt.times.agent_s, sandbox.timeouts) == (30.0, [29.0, 18.0, 7.0])
+
+
+@pytest.mark.parametrize(("wait_s", "is_infrastructure"), [(0.0, False), (45.0, True)])
+async def test_a_command_cut_short_ends_it_by_whose_time_is_up(tick: Ticking, wait_s: float, is_infrastructure: bool) -> None:
+    """In the last turn too, where the limit of turns would hide it."""
+    sandbox = TimedSandbox(tick, wait_s=wait_s, command_s=100.0)
+    attempt = await attempt_with(FakeEngine([LOOKS], version=0), sandbox, max_turns=1)
+    assert (attempt.status, attempt.infrastructure) == ("timeout", is_infrastructure)
+    assert sandbox.timeouts == [15.0 if is_infrastructure else 30.0]
+
+
+def test_an_engine_that_tells_more_than_its_call_is_believed_for_the_call_only(tick: Ticking) -> None:
+    clock = AttemptClock(60.0, 30.0)
+    tick(2.0)
+    clock.turn_to("engine")
+    tick(3.0)
+    assert clock.end_turn(50.0) == 3.0
+    clock.turn_to("engine")
+    tick(4.0)
+    assert clock.end_turn(-1.0) == 0.0
+    times = clock.times()
+    assert (times.queue_s, times.engine_s, times.agent_s, times.total_s) == (2.0, 4.0, 3.0, clock.duration_s)
+    assert (clock.left_s, clock.agent_left_s) == (51.0, 27.0)
 
 
 async def test_an_engine_that_is_down_is_infrastructure_and_what_was_sampled_is_kept() -> None:

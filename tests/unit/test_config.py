@@ -155,6 +155,11 @@ def test_a_missing_key_names_its_table(tmp_path: Path) -> None:
             "training.rollout_deadline_s=inf",
             r"training.rollout_deadline_s: expected a number from -2\*\*53 to 2\*\*53, got inf",
         ),
+        (
+            "training.agent_timeout_s=600",
+            r"training.agent_timeout_s: expected less than rollout_deadline_s, 600, got 600",
+        ),
+        ("training.agent_timeout_s=0", "training.agent_timeout_s: expected more than 0, at most"),
         ("training.evaluation_group_size=1025", "training.evaluation_group_size: expected 1 to 1024, got 1025"),
         ("run.seed=99999999999999999999", r"run.seed: expected a number from -2\*\*53 to 2\*\*53, got 99999999999999999999"),
         ("kafka.bootstrap_servers=kafka", "kafka.bootstrap_servers: expected host:port,... with ports 1 to 65535, got 'kafka'"),

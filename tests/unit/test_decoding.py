@@ -137,14 +137,36 @@ def test_a_cancelled_one_that_waits_never_runs(model: Any) -> None:
 
 def test_at_its_deadline_a_generation_ends_with_what_it_has(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     batch, generation = make_batch(model), make_generation([2], deadline=1001.0, max_new_tokens=100)
     batch.submit([generation])
     batch.step(0)
     batch.step(0)
     now = 1001.0
     assert batch.step(0) == [generation]
-    assert (generation.finish, len(generation.token_ids)) == ("deadline", 2)
+    assert (generation.finish, len(generation.token_ids)) == ("time", 2)
+    assert generation.completion().sampling_s == 1.0
+
+
+def test_time_in_the_queue_counts_for_the_deadline_and_not_for_the_time_out(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    batch = make_batch(model, max_rows=1)
+    first, second = (make_generation([2], timeout_s=5.0, max_new_tokens=100) for _ in range(2))
+    third = make_generation([2], deadline=1007.0, timeout_s=5.0)
+    batch.submit([first, second, third])
+    batch.step(0)
+    for at, ended in ((1004.0, []), (1005.0, [first]), (1007.0, [third]), (1009.0, []), (1010.0, [second])):
+        now = at
+        assert batch.step(0) == ended
+    assert [len(generation.token_ids) for generation in (first, second, third)] == [2, 3, 0]
+    assert [(it.finish, it.completion().sampling_s) for it in (first, second, third)] == [
+        ("time", 5.0),
+        ("time", 5.0),
+        ("time", 0.0),
+    ]
 
 
 def test_a_single_newcomer_joins_a_full_batch_within_a_few_steps(model: Any) -> None:

@@ -15,6 +15,7 @@ from gagar import records
 from gagar.arrays import Tensor
 from gagar.records import (
     AttemptFacts,
+    AttemptTimes,
     DeadLetter,
     Grade,
     GradedGroup,
@@ -79,6 +80,7 @@ SAMPLES: tuple[Record, ...] = (
         step=5,
         requested_at=1700000000.5,
         deadline=1700000600.5,
+        agent_timeout_s=300.0,
     ),
     Trajectory(
         group_id="t0-7",
@@ -101,6 +103,7 @@ SAMPLES: tuple[Record, ...] = (
         patch="--- a/x\n+++ b/x\n",
         started_at=1700000001.0,
         duration_s=2.5,
+        times=AttemptTimes(queue_s=0.25, engine_s=0.125, sandbox_s=0.5, agent_s=1.625),
         generation_s=1.5,
     ),
     TrajectoryTokens(

@@ -16,8 +16,9 @@ def make_attempt(num_sampled: int = 3, logprob: float = -0.5, text: str = "hello
     attempt = Rollout(status="completed", result="p", messages=[Message(role="user", content=text)], num_turns=1)
     attempt.context.give([5, 6])
     versions = list(range(num_sampled))
+    ids, logprobs = [9] * num_sampled, [logprob] * num_sampled
     attempt.context.sampled(
-        Completion(token_ids=[9] * num_sampled, logprobs=[logprob] * num_sampled, policy_versions=versions, finish="stop")
+        Completion(token_ids=ids, logprobs=logprobs, policy_versions=versions, finish="stop", sampling_s=1.5)
     )
     return attempt
 

@@ -103,8 +103,9 @@ async def test_a_request_past_its_deadline_ends_as_timeout_with_nothing_sampled(
 ) -> None:
     worker.observe(version_in(tmp_path))
     trajectory = trajectory_of(await worker.handle(request(seconds=-1)))
-    assert (trajectory.attempt.status, trajectory.infrastructure, trajectory.attempt.tokens) == ("timeout", False, None)
+    assert (trajectory.attempt.status, trajectory.infrastructure, trajectory.attempt.tokens) == ("timeout", True, None)
     assert engine.prompts == []
+    assert trajectory.times.agent_s == 0.0
 
 
 async def test_a_request_that_waits_for_a_place_ends_at_its_deadline(
@@ -118,8 +119,36 @@ async def test_a_request_that_waits_for_a_place_ends_at_its_deadline(
     trajectory = trajectory_of(await worker.handle(request(2, seconds=0.05)))
     assert (trajectory.attempt.status, len(engine.prompts)) == ("timeout", 2)
     assert "expected a place before it" in trajectory.failure
+    assert (trajectory.infrastructure, trajectory.times.agent_s, trajectory.attempt.tokens) == (True, 0.0, None)
+    assert trajectory.times.queue_s == pytest.approx(trajectory.duration_s)
+    assert trajectory.duration_s >= 0.04
     engine.block.set()
     assert [trajectory_of(await task).attempt.status for task in running] == ["completed", "completed"]
+
+
+async def test_a_request_that_waits_for_a_policy_ends_at_its_deadline(worker: MakeRollouts, engine: FakeEngine) -> None:
+    trajectory = trajectory_of(await worker.handle(request(seconds=0.05)))
+    assert (trajectory.attempt.status, trajectory.infrastructure, engine.prompts) == ("timeout", True, [])
+    assert trajectory.failure == "deadline: expected a policy before it, got none"
+    assert (trajectory.times.agent_s, trajectory.times.queue_s) == (0.0, pytest.approx(trajectory.duration_s))
+
+
+async def test_the_wait_for_a_place_is_not_the_agents_time(worker: MakeRollouts, engine: FakeEngine, tmp_path: Path) -> None:
+    """It waits for longer than all of its own time."""
+    worker.observe(version_in(tmp_path))
+    engine.block = asyncio.Event()
+    running = [asyncio.create_task(worker.handle(request(index))) for index in range(2)]
+    while len(engine.prompts) < 2:
+        await asyncio.sleep(0.001)
+    waiting = asyncio.create_task(worker.handle(request(2, agent_timeout_s=0.05)))
+    await asyncio.sleep(0.1)
+    engine.block.set()
+    trajectory = trajectory_of(await waiting)
+    assert trajectory.attempt.status == "completed"
+    assert trajectory.times.queue_s > 0.05
+    assert trajectory.times.total_s == pytest.approx(trajectory.duration_s)
+    assert trajectory.started_at == pytest.approx(time.time() - trajectory.duration_s, abs=1.0)
+    await asyncio.gather(*running)
 
 
 async def test_no_more_attempts_than_places_run_at_once(worker: MakeRollouts, engine: FakeEngine, tmp_path: Path) -> None:

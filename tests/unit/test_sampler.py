@@ -20,7 +20,13 @@ from tests.dying import Mortal, simulated
 from topology.stages import SAMPLER
 
 TRAINING = TrainingTable(
-    group_size=4, groups_per_step=2, max_staleness=1, evaluation_group_size=3, rollout_deadline_s=60.0, evaluate_every=2
+    group_size=4,
+    groups_per_step=2,
+    max_staleness=1,
+    evaluation_group_size=3,
+    rollout_deadline_s=60.0,
+    agent_timeout_s=20.0,
+    evaluate_every=2,
 )
 TRAIN = [f"train-{i}" for i in range(5)]
 HELDOUT = ["held-0", "held-1"]
@@ -90,6 +96,7 @@ def test_training_groups_take_train_tasks_and_carry_the_newest_step() -> None:
 def test_requests_carry_a_deadline_and_seeds_of_their_own() -> None:
     requests = [request for group in drain(started())[0] for request in group]
     assert {(r.requested_at, r.deadline) for r in requests} == {(NOW, NOW + 60.0)}
+    assert {r.agent_timeout_s for r in requests} == {20.0}
     assert len({r.seed for r in requests}) == len(requests)
 
 
