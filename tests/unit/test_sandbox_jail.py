@@ -10,10 +10,10 @@ import pytest
 
 from gagar.errors import EXIT_UNAVAILABLE, GagarError, MachineError, UnavailableError
 from gagar.sandbox import jail
-from gagar.sandbox.bubblewrap import BubblewrapSandbox
+from gagar.sandbox.bubblewrap import BubblewrapSandbox, BubblewrapWorkspace
 from gagar.sandbox.inside import processes
 from gagar.sandbox.kinds import Bubblewrap
-from gagar.sandbox.protocol import SlowStartError
+from gagar.sandbox.protocol import SlowStartError, WorkspaceError
 
 
 def values_of(arguments: list[str], option: str) -> list[tuple[str, str]]:
@@ -139,6 +139,28 @@ class FakeServer:
     async def end_workspace(self, name: str) -> float:
         await self.ending.wait()
         return 1.0
+
+
+class SilentWriter(FakeWriter):
+    """Takes everything, and nothing comes of it."""
+
+    def write(self, data: bytes) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
+@pytest.mark.parametrize(("is_ended", "expected"), [(False, UnavailableError), (True, WorkspaceError)])
+async def test_a_workspace_that_does_not_get_ready_is_an_outage_and_one_that_ends_is_not(
+    monkeypatch: pytest.MonkeyPatch, is_ended: bool, expected: type[Exception]
+) -> None:
+    """Nothing of a candidate's has run by then; a tree that does not fit is another matter."""
+    monkeypatch.setattr("gagar.sandbox.bubblewrap.GRACE_S", 0.01)
+    reader = asyncio.StreamReader()
+    if is_ended:
+        reader.feed_eof()
+    workspace = BubblewrapWorkspace(reader, SilentWriter(), FakeServer())  # type: ignore[arg-type]
+    with pytest.raises(expected, match="expected"):
+        await workspace.write({"a": "b"})
 
 
 async def test_the_core_time_of_workspaces_that_end_together_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The transformers engine as its callers see it: completions, live weights, refusals, cancelled calls, faults."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -104,6 +105,24 @@ async def test_a_cancelled_call_frees_its_place(models: Path) -> None:
     assert len(completion.token_ids) == 2
     assert long.cancelled()
     assert engine._futures == {}
+    await engine.close()
+
+
+async def test_the_queue_is_told_apart_from_the_sampling(models: Path) -> None:
+    """One place: the second call waits for as long as the first samples, and at its deadline has not begun."""
+    engine = TransformersEngine(ChatTemplate(models / "one"), max_running=1, device="cpu")
+    await engine.open()
+    engine._batch._stop_ids = frozenset()
+    start = time.monotonic()
+    first = asyncio.create_task(engine.generate(PROMPT, SamplingParams(max_new_tokens=500, timeout_s=0.15)))
+    await asyncio.sleep(0)
+    starved = asyncio.create_task(engine.generate(PROMPT, SamplingParams(max_new_tokens=2, deadline_s=0.05)))
+    second = await engine.generate(PROMPT, SamplingParams(max_new_tokens=2, timeout_s=60.0))
+    call_s = time.monotonic() - start
+    assert ((await first).finish, second.finish, (await starved).finish) == ("time", "length", "time")
+    assert (await first).sampling_s >= 0.15
+    assert 0 < second.sampling_s < call_s - 0.1
+    assert ((await starved).token_ids, (await starved).sampling_s) == ([], 0.0)
     await engine.close()
 
 

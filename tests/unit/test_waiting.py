@@ -52,11 +52,11 @@ class World:
         self.sandbox = FakeSandbox()
         self.worker: MakeRollouts = make_worker(folder, self.engine, self.sandbox, concurrency=2)
         self._verifier = VerifyTrajectories(Resources(make_run(folder)).tasks, PassingSandbox(), 5.0)
-        deadline = time.time() + DEADLINE_S
-        self.requests = [
-            make_delivery(make_request("t-1", i, group_size=SIZE, deadline=deadline), "rollout-requests", i)
-            for i in range(SIZE)
-        ]
+
+    def request(self, index: int, left_s: float, agent_timeout_s: float = 300.0) -> Delivery[RolloutRequest]:
+        deadline = time.time() + left_s
+        record = make_request("t-1", index, group_size=SIZE, deadline=deadline, agent_timeout_s=agent_timeout_s)
+        return make_delivery(record, "rollout-requests", index)
 
     async def attempt(self, request: Delivery[RolloutRequest]) -> Trajectory:
         [output] = await self.worker.handle(request)
@@ -71,7 +71,8 @@ class World:
     def end_of(self, verdicts: Sequence[Verdict]) -> Group | Outcome:
         gather = Gather(30.0)
         state = gather.start("t-1")
-        deliveries = [*self.requests, *(make_delivery(verdict, "verdicts") for verdict in verdicts)]
+        requests = [self.request(index, 0.0) for index in range(SIZE)]
+        deliveries = [*requests, *(make_delivery(verdict, "verdicts") for verdict in verdicts)]
         [end] = [end for delivery in deliveries for end in gather.apply(state, delivery, 1000.0).outputs]
         assert isinstance(end, Group | Outcome)
         return end
@@ -99,7 +100,7 @@ async def test_whatever_it_waits_for_it_is_invalid_and_no_time_is_the_agents(
         world.engine.block = asyncio.Event()
     if awaited == "sandbox":
         world.sandbox.block = asyncio.Event()
-    trajectory = await world.attempt(world.requests[0])
+    trajectory = await world.attempt(world.request(0, DEADLINE_S))
     verdict = await world.verdict(trajectory)
     assert (verdict.status, verdict.reason) == ("invalid", trajectory.failure)
     times = trajectory.times
@@ -110,14 +111,14 @@ async def test_whatever_it_waits_for_it_is_invalid_and_no_time_is_the_agents(
 
 
 async def test_of_four_equal_attempts_two_late_in_the_queue_train_nothing(world: World, tmp_path: Path) -> None:
-    """All four would have passed. Two hold the places until the deadline has passed; counted as failures, the other two would
-    have made a mixed group, and the passing ones trained on +0.5 with nothing negative."""
+    """All four would have passed. Two hold the places until the deadline of the others has passed; if these counted as
+    failures, the group would be mixed, and the passing ones train on +0.5 with nothing negative."""
     world.worker.observe(version_in(tmp_path))
     world.engine.block = asyncio.Event()
-    first = [asyncio.create_task(world.attempt(request)) for request in world.requests[:2]]
+    first = [asyncio.create_task(world.attempt(world.request(index, 60.0))) for index in range(2)]
     while len(world.engine.prompts) < 2:
         await asyncio.sleep(0.001)
-    late = await asyncio.gather(*(world.attempt(request) for request in world.requests[2:]))
+    late = await asyncio.gather(*(world.attempt(world.request(index, DEADLINE_S)) for index in (2, 3)))
     world.engine.block.set()
     verdicts = [await world.verdict(trajectory) for trajectory in [*await asyncio.gather(*first), *late]]
     assert [verdict.status for verdict in verdicts] == ["passed", "passed", "invalid", "invalid"]
@@ -128,9 +129,8 @@ async def test_of_four_equal_attempts_two_late_in_the_queue_train_nothing(world:
 
 async def test_of_four_equal_attempts_three_late_are_too_few(world: World, tmp_path: Path) -> None:
     world.worker.observe(version_in(tmp_path))
-    first = await world.attempt(world.requests[0])
-    await asyncio.sleep(DEADLINE_S)
-    late = [await world.attempt(request) for request in world.requests[1:]]
+    first = await world.attempt(world.request(0, 60.0))
+    late = [await world.attempt(world.request(index, -0.1)) for index in (1, 2, 3)]
     end = world.end_of([await world.verdict(trajectory) for trajectory in (first, *late)])
     assert isinstance(end, Outcome)
     assert (end.kind, end.reason, end.num_valid) == ("dropped", "too_few_valid", 1)
@@ -141,8 +141,7 @@ async def test_an_agent_that_is_too_slow_fails_by_its_own_clock(world: World, tm
     world.worker.observe(version_in(tmp_path))
     world.engine.finish, world.engine.sampling_s = "time", 0.05
     world.engine.lasts_s = 0.05
-    request = make_delivery(make_request("t-1", 0, deadline=time.time() + 60, agent_timeout_s=0.05), "rollout-requests")
-    trajectory = await world.attempt(request)
+    trajectory = await world.attempt(world.request(0, 60.0, agent_timeout_s=0.05))
     assert (trajectory.attempt.status, trajectory.infrastructure) == ("timeout", False)
     assert trajectory.times.agent_s >= 0.05
     assert (await world.verdict(trajectory)).status == "failed"
