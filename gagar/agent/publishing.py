@@ -87,4 +87,5 @@ def tokens_bytes(tokens: TrajectoryTokens) -> int:
 
 def _without_tokens(trajectory: Trajectory, failure: str, infrastructure: bool = False) -> Trajectory:
     attempt = replace(trajectory.attempt, status="failed")
-    return replace(trajectory, attempt=attempt, failure=failure, infrastructure=infrastructure, patch="")
+    is_infrastructure = infrastructure or trajectory.infrastructure
+    return replace(trajectory, attempt=attempt, failure=failure, infrastructure=is_infrastructure, patch="")

@@ -32,7 +32,8 @@ class Tenth(msgspec.Struct, frozen=True, kw_only=True):
     num_invalid: int
     """The infrastructure failed them, or they had to wait for too long."""
     num_dropped: int
-    """Valid ones of groups that were dropped for another reason than that all members passed, or all failed."""
+    """Valid ones that came too late for their group, or whose group was dropped for another reason than that all members
+    passed, or all failed."""
 
     @property
     def num_lost(self) -> int:

@@ -99,10 +99,12 @@ class Tally:
             self._add_attempts(trail, surviving[0])
 
     def _add_attempts(self, trail: Trail, ending: Ending) -> None:
-        is_dropped = ending.kind == "dropped" and ending.reason not in BY_DESIGN
-        self.num_never_begun += len(trail.broken_off - trail.own_s.keys())
         invalid = trail.broken_off
-        self._lengths.add((own_s, it in invalid, is_dropped and it not in invalid) for it, own_s in trail.own_s.items())
+        self.num_never_begun += len(invalid - trail.own_s.keys())
+        dropped = trail.own_s.keys() - invalid
+        if ending.kind != "dropped" or ending.reason in BY_DESIGN:
+            dropped = dropped - trail.members if trail.num_groups else set()
+        self._lengths.add((own_s, index in invalid, index in dropped) for index, own_s in trail.own_s.items())
 
     def broken_conservation(self) -> Iterator[Finding]:
         """Requested = ended + in flight."""

@@ -13,7 +13,7 @@ from operator import itemgetter
 import msgspec
 
 MAX_RECENT = 8192
-"""Trails in memory; about 2 kB each in groups of 8. Records of a group lie close together on each topic."""
+"""Trails in memory; about 3 kB each in groups of 8. Records of a group lie close together on each topic."""
 CACHE_KIB = 16 * 1024
 """Of the database's pages."""
 

@@ -70,7 +70,7 @@ def _lengths(result: AuditResult) -> Iterator[str]:
 
 def _tenth(tenth: Tenth) -> str:
     invalid, dropped = tenth.num_invalid / tenth.num_attempts, tenth.num_dropped / tenth.num_attempts
-    rates = f"{invalid:.1%} invalid, {dropped:.1%} dropped with their groups"
+    rates = f"{invalid:.1%} invalid, {dropped:.1%} dropped"
     return f"           up to {tenth.up_to_s:.2f} s: {rates}, of {tenth.num_attempts}"
 
 

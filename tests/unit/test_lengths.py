@@ -14,7 +14,7 @@ from gagar.audit.lengths import Lengths, Tenth, bias_of
 from gagar.audit.result import AuditResult
 from gagar.audit.view import as_lines, as_object
 from gagar.records import AttemptTimes
-from tests.builders import make_delivery, make_outcome, make_request, make_verdict
+from tests.builders import CLEAN, make_delivery, make_group, make_outcome, make_request, make_verdict, make_version
 from tests.contract.world import make_trajectory
 
 NUM_GROUPS = 50
@@ -63,7 +63,7 @@ def test_a_bias_against_long_attempts_is_seen_and_told() -> None:
     result = audited(cut_s=185.5)
     assert [tenth.num_invalid for tenth in result.tenths] == [0] * 9 + [15]
     lines = list(as_lines(result))
-    assert "           up to 185.50 s: 75.0% invalid, 0.0% dropped with their groups, of 20" in lines
+    assert "           up to 185.50 s: 75.0% invalid, 0.0% dropped, of 20" in lines
     [bias] = [line for line in lines if line.startswith("bias")]
     assert "75.0% of the longest tenth came to nothing, 0.0% of the others" in bias
 
@@ -92,6 +92,25 @@ def test_attempts_that_never_began_have_no_length_and_are_counted() -> None:
 def test_programs_get_the_tenths() -> None:
     told = json.loads(msgspec.json.encode(as_object(audited(cut_s=185.5))))
     assert told["tenths"][9] == {"up_to_s": 185.5, "num_attempts": 20, "num_invalid": 15, "num_dropped": 0}
+
+
+def test_an_attempt_that_came_too_late_for_its_group_is_lost() -> None:
+    """Members 0 and 1 made the group; of the two others one is invalid."""
+    audit = Audit()
+    for index in range(4):
+        request = make_request("t-1", index)
+        trajectory = make_trajectory(request, infrastructure=index == 2, num_sampled_tokens=5)
+        for record in (request, replace(trajectory, times=AttemptTimes(agent_s=index), duration_s=index)):
+            audit.apply(make_delivery(record))
+    audit.apply(make_delivery(make_group([CLEAN, None], "t-1")))
+    for end in (make_outcome("t-1", "trained"), make_version(0), make_version(1)):
+        audit.apply(make_delivery(end))
+    assert [(it.up_to_s, it.num_invalid, it.num_dropped) for it in audit.result().tenths] == [
+        (0.0, 0, 0),
+        (1.0, 0, 0),
+        (2.0, 1, 0),
+        (3.0, 0, 1),
+    ]
 
 
 def test_groups_in_flight_are_in_no_tenth() -> None:

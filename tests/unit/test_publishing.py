@@ -73,6 +73,13 @@ def test_tokens_over_the_limit_end_as_a_failed_trajectory() -> None:
     assert trajectory.failure == "trajectory-tokens: expected at most 13000 bytes, got 13026"
 
 
+def test_tokens_over_the_limit_do_not_make_an_agents_failure_of_what_the_infrastructure_ended() -> None:
+    attempt = make_attempt(num_sampled=1000)
+    attempt.status, attempt.infrastructure = "timeout", True
+    trajectory = only_trajectory(publish(attempt, tokens_bytes=MARGIN_BYTES + 13_000))
+    assert (trajectory.attempt.status, trajectory.infrastructure) == ("failed", True)
+
+
 def test_texts_over_the_limit_are_left_out_and_fail_it_but_tokens_stay() -> None:
     outputs = publish(make_attempt(text="x" * 20_000), trajectory_bytes=MARGIN_BYTES + 10_000)
     assert isinstance(outputs[0], Linked)
