@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gagar.agent.clock import AttemptClock
-from gagar.agent.loop import Rollout, Tools, run_agent, turn_seed
+from gagar.agent.ending import AgentTooSlow, AttemptEnd, DeadlinePassed
+from gagar.agent.loop import Rollout, Tools, out_of_time, run_agent, turn_seed
 from gagar.agent.role import AgentLimits
 from gagar.agent.solver import Solver
 from gagar.engine.protocol import Completion, SamplingParams
@@ -278,6 +279,27 @@ async def test_a_command_cut_short_ends_it_by_whose_time_is_up(tick: Ticking, wa
     attempt = await attempt_with(FakeEngine([LOOKS], version=0), sandbox, max_turns=1)
     assert (attempt.status, attempt.infrastructure) == ("timeout", is_infrastructure)
     assert sandbox.timeouts == [15.0 if is_infrastructure else 30.0]
+
+
+@pytest.mark.parametrize(("waited_s", "expected"), [(0.0, AgentTooSlow), (40.0, DeadlinePassed)])
+def test_when_both_are_over_what_was_over_first_counts(tick: Ticking, waited_s: float, expected: type[AttemptEnd]) -> None:
+    clock = AttemptClock(60.0, 30.0)
+    tick(waited_s)
+    clock.turn_to("agent")
+    tick(100.0)
+    assert isinstance(out_of_time(clock), expected)
+
+
+async def test_what_lies_between_turns_is_the_agents_time(tick: Ticking) -> None:
+    class SlowChat(FakeChat):
+        def render(self, messages: list[dict[str, str]]) -> list[int]:
+            tick(3.0)
+            return super().render(messages)
+
+    solver, clock = Solver(make_task(), AgentLimits()), AttemptClock(60.0, 30.0)
+    tick(1.0)
+    rollout = await run_agent(solver, Tools(FakeEngine(version=0), SlowChat(), FakeSandbox()), clock, seed=7)
+    assert (rollout.times.queue_s, rollout.times.agent_s) == (1.0, 3.0)
 
 
 def test_an_engine_that_tells_more_than_its_call_is_believed_for_the_call_only(tick: Ticking) -> None:
