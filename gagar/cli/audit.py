@@ -160,7 +160,8 @@ def audit(run: Run, since: float, is_json: bool, allow_in_flight: bool) -> None:
 
     Checks that each requested group has one outcome in the surviving lineage and none is overdue, that no group is doubled on
     its way, that references resolve, that advantages keep their sums and ratios, that no step trained on what was too stale,
-    and that policy versions and lineages are whole. Exits with 0 only when all of it holds. The run is the one that started
+    and that policy versions and lineages are whole. Exits with 0 only when all of it holds. Where attempts came to nothing, it
+    tells which share of the short and of the long ones. The run is the one that started
     last, unless --run or --set run.name=NAME names another.
     """
     result = asyncio.run(run_audit(run, since=since, is_in_flight_allowed=allow_in_flight))
