@@ -42,6 +42,8 @@ LOAD_WAIT_S = 0.2
 """A round's wait for reads that are under way."""
 STOP_S = 10.0
 """From SIGTERM to an exit by force, before the parent of several ranks ends them by force."""
+LOG_S = 6.0
+"""From SIGTERM on the log has so long to answer; then the learner ends without it, and a new run finds out what it wrote."""
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +136,8 @@ class Stop:
     def __init__(self) -> None:
         self._event = threading.Event()
         self.is_starting = False
+        self.bound: Callable[[float], None] = lambda seconds: None
+        """Called with the seconds that the log has from now on."""
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -148,6 +152,7 @@ class Stop:
             os._exit(0)
         if not self._event.is_set():
             self._event.set()
+            self.bound(LOG_S)
             end_by_force_after(STOP_S)
 
 
@@ -182,6 +187,7 @@ def train(settings: Settings, make_client: Callable[[Background], LogClient], st
     _find(paths, mine)
     ranks = open_ranks(config.collective_timeout_s)
     background = Background(f"learner log {ranks.rank}")
+    stop.bound = background.end_by
     try:
         client = make_client(background)
         client.connect()

@@ -4,7 +4,9 @@ In: coroutines, from any other thread. Out: their answers, within a time limit. 
 """
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -12,12 +14,15 @@ from typing import Any, TypeVar
 from gagar.errors import UnavailableError
 
 T = TypeVar("T")
+LOOK_S = 0.2
+"""A call that waits looks so often whether it has to end earlier than it was meant to."""
 
 
 class Background:
     """The thread and its loop; started on construction, a daemon."""
 
     def __init__(self, name: str) -> None:
+        self._ends_at = math.inf
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
@@ -27,15 +32,24 @@ class Background:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float, what: str) -> T:
-        """The answer of `work`; raises what it raises, or UnavailableError naming `what` when `timeout_s` have passed."""
-        future = self.submit(work)
-        try:
-            return future.result(timeout_s)
-        except TimeoutError:
-            if future.done() and not future.cancelled():
-                raise
-            future.cancel()
-            raise UnavailableError(f"{what}: expected an answer within {timeout_s:g} s, got none") from None
+        """The answer of `work`; raises what it raises, or UnavailableError naming `what` when `timeout_s` have passed, or the
+        seconds of `end_by`."""
+        future, began = self.submit(work), time.monotonic()
+        while True:
+            left_s = min(began + timeout_s, self._ends_at) - time.monotonic()
+            try:
+                return future.result(max(0.0, min(LOOK_S, left_s)))
+            except TimeoutError:
+                if future.done() and not future.cancelled():
+                    raise
+                if left_s <= LOOK_S:
+                    future.cancel()
+                    limit = "before the stop" if self._ends_at < began + timeout_s else f"within {timeout_s:g} s"
+                    raise UnavailableError(f"{what}: expected an answer {limit}, got none") from None
+
+    def end_by(self, seconds: float) -> None:
+        """Every call has its answer within so many seconds from now, or fails; also one that waits already."""
+        self._ends_at = time.monotonic() + seconds
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Cancels what still runs and ends the thread; gives up after `timeout_s`, since the thread is a daemon."""

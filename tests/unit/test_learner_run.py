@@ -343,12 +343,12 @@ def test_a_stop_while_it_starts_is_quick_and_quiet(number: signal.Signals) -> No
     """Nothing is under way yet that could end in good order; afterwards the round in progress does."""
     code = (
         "import logging, os; from consumers.learner.rank import Stop; logging.basicConfig(level=logging.INFO)\n"
-        "stop = Stop(); stop.install()\n"
+        "stop = Stop(); stop.install(); stop.bound = lambda seconds: print('log ends in time', 0 < seconds < 10)\n"
         f"os.kill(os.getpid(), {number}); print(stop.is_set(), flush=True)\n"
         f"stop.is_starting = True; os.kill(os.getpid(), {number}); print('lives on')"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "log ends in time True\nTrue\n", "")
 
 
 def test_the_same_log_gives_the_same_batches_whatever_the_order_of_arrival(root: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -243,6 +244,11 @@ def test_the_background_answers_fails_and_times_out_in_the_callers_thread() -> N
         background.call(fail(), timeout_s=5.0, what="fail")
     with pytest.raises(UnavailableError, match=r"sleeper: expected an answer within 0\.01 s, got none"):
         background.call(asyncio.sleep(60), timeout_s=0.01, what="sleeper")
+    began = time.monotonic()
+    threading.Timer(0.1, background.end_by, [0.3]).start()
+    with pytest.raises(UnavailableError, match="sleeper: expected an answer before the stop, got none"):
+        background.call(asyncio.sleep(60), timeout_s=60.0, what="sleeper")
+    assert time.monotonic() - began < 10
     hanging = background.submit(asyncio.sleep(60))
     background.close()
     assert hanging.cancelled()
