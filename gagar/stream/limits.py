@@ -29,7 +29,7 @@ class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     commit_gap_s: float = 0.007
     """Seconds between two transactions of a producer; without them the next one meets the end of the last and waits 20 ms."""
     transaction_timeout_s: float = 30.0
-    """Seconds after which the outcome of a transaction counts as unknown."""
+    """Seconds after which the outcome of a transaction counts as unknown; the log itself aborts one after twice as many."""
     backoff_s: float = 0.2
     """Seconds before the first retry after a failure; doubled for each further one."""
     max_backoff_s: float = 15.0
@@ -55,6 +55,11 @@ class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between two looks whether the stage's topics are still the ones that it began with."""
     tick_s: float = 0.25
     """Longest wait of a reducer or a source before it looks at the clock again."""
+
+    @property
+    def last_timeout_s(self) -> float:
+        """Instead of `transaction_timeout_s`, for a transaction that cannot be made smaller: as long as the log allows."""
+        return 1.8 * self.transaction_timeout_s
 
     def backoff(self, num_failures: int) -> float:
         """Jittered wait before the next try."""

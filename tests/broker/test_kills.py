@@ -4,19 +4,36 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gagar.records import encode
+from gagar.stream.handlers import Delivery, Effect, Output
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.transport import Committed, Partition, Send
 from tests.broker.stages import counts, stage_process, until_count
 from tests.builders import make_request
-from tests.contract.world import REQUESTS, TOKENS, TRAJECTORIES, KafkaWorld, make_trajectory, opened, read, write
+from tests.contract.world import (
+    FAST,
+    NUM_PARTITIONS,
+    REQUESTS,
+    TOKENS,
+    TRAJECTORIES,
+    KafkaWorld,
+    Process,
+    make_stage,
+    make_trajectory,
+    opened,
+    read,
+    write,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -79,6 +96,22 @@ async def test_a_stopped_process_that_wakes_after_its_partitions_moved_writes_no
     await check_attempts(world, found)
 
 
+class Lengthy(Effect):
+    """Answers each request with a trajectory of 900 kB, half of that in the log."""
+
+    async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+        return [make_trajectory(delivery, failure=os.urandom(450_000).hex())]
+
+
+def limit_producers(directory: Path, world: KafkaWorld, byte_rate: int) -> None:
+    """Sets the broker's quota for all clients, bytes per second, by Kafka's own tool: no client of ours can."""
+    from gagar.broker.local import _java_command
+
+    to_alter = ["--alter", "--add-config", f"producer_byte_rate={byte_rate}", "--entity-type", "clients", "--entity-default"]
+    tool = [*_java_command(directory), "kafka.admin.ConfigCommand", "--bootstrap-server", world.servers, *to_alter]
+    subprocess.run(tool, cwd=directory, check=True, capture_output=True, timeout=60)
+
+
 class TestOwnBroker:
     """With a broker that is taken away."""
 
@@ -90,14 +123,14 @@ class TestOwnBroker:
             yield tmp_path / "broker"
         stop_broker(tmp_path / "broker")  # the one that a test started anew
 
-    async def started(self, directory: Path) -> KafkaWorld:
+    async def started(self, directory: Path, num_requests: int = NUM) -> KafkaWorld:
         from gagar.broker.address import running_state
 
         state = running_state(directory)
         assert state is not None
         world = KafkaWorld(state.address)
         await asyncio.to_thread(world.create_topics)
-        await write(world, [make_request(f"t-{number:06d}") for number in range(NUM)])
+        await write(world, [make_request(f"t-{number:06d}") for number in range(num_requests)])
         return world
 
     async def test_what_was_committed_as_the_broker_was_killed_counts_whole_or_not_at_all(self, directory: Path) -> None:
@@ -133,6 +166,15 @@ class TestOwnBroker:
             counted = {name for name in NAMES if admin.committed(f"{world.name}.{name}")}
         assert {d.record.group_id for d in await read(world, TRAJECTORIES)} == counted
         assert counted
+
+    async def test_under_a_quota_a_transaction_shrinks_until_it_fits_its_time(self, directory: Path) -> None:
+        """What a lane has finished at first is 7 MB, all that the quota gives in 18 s."""
+        world = await self.started(directory, 64)
+        await asyncio.to_thread(limit_producers, directory, world, 400_000)
+        async with Process(world, make_stage("effect"), Lengthy(), replace(FAST, transaction_timeout_s=3.0)) as process:
+            await process.until_finished(64, 120)
+            assert process.runtime.counters.takeovers > NUM_PARTITIONS, "no transaction was too large for its time"
+        assert list((await counts(world, TRAJECTORIES)).values()) == [1] * 64
 
     @pytest.mark.alone
     async def test_sigterm_ends_a_stage_in_time_when_no_broker_answers(self, directory: Path, tmp_path: Path) -> None:

@@ -28,9 +28,28 @@ async def test_units_of_a_failed_transaction_come_back_in_their_order_before_all
     queue.put(make_unit(5))
     assert len(queue) == 6
     queue.give_back()
-    assert offsets(queue.take(10, 100)) == [0, 1, 2, 3, 4, 5]
+    assert offsets(queue.take(10, 100)) == [0]
+    queue.done()
+    assert offsets(queue.take(10, 100)) == [1, 2]
+    queue.done()
+    assert offsets(queue.take(10, 100)) == [3, 4, 5]
     queue.done()
     assert len(queue) == 0
+
+
+async def test_a_transaction_that_fails_is_tried_in_smaller_portions_down_to_one_unit_and_grows_again() -> None:
+    queue, sizes = UnitQueue(), []
+    for offset in range(100):
+        queue.put(make_unit(offset))
+    for _ in range(6):
+        sizes.append(len(queue.take(16, 100)))
+        queue.give_back()
+    assert sizes == [16, 8, 4, 2, 1, 1]
+    sizes.clear()
+    for _ in range(6):
+        sizes.append(len(queue.take(16, 100)))
+        queue.done()
+    assert sizes == [1, 2, 4, 8, 16, 16]
 
 
 async def test_a_transaction_is_bounded_in_bytes_and_never_empty_for_that() -> None:

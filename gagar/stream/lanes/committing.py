@@ -39,7 +39,9 @@ async def transact(
             await _write(producer, router, units)
             await producer.commit(group, offsets)
     except TimeoutError as error:
-        raise UnavailableError(f"transaction of {group}: expected an end within {timeout_s:g} s, got none") from error
+        size = f"{len(units)} units with {sum(unit.num_bytes for unit in units)} bytes"
+        advice = "; raise stream.transaction_timeout_s, or the cluster's quota" if len(units) == 1 else ""
+        raise UnavailableError(f"transaction of {group}: expected {size} within {timeout_s:g} s, got no end{advice}") from error
 
 
 async def _write(producer: Producer, router: Router, units: Sequence[Unit]) -> None:

@@ -180,10 +180,9 @@ class Lane:
         context, finishing = self._context, _by_partition(units)
         snapshots = {at: frontier.snapshot(finishing.get(at, ())) for at, frontier in self._frontiers.items()}
         offsets = {at: Committed(offset=offset, metadata=metadata) for at, (offset, metadata) in snapshots.items()}
+        timeout_s = self._limits.last_timeout_s if self.queue.is_down_to_one else self._limits.transaction_timeout_s
         try:
-            await transact(
-                self._producer, context.router, units, context.stage.name, offsets, self._limits.transaction_timeout_s
-            )
+            await transact(self._producer, context.router, units, context.stage.name, offsets, timeout_s)
         except RefusedUnitError as error:
             self._give_back_refused(error)
             raise UnavailableError(f"lane {self._name}: expected outputs that the log takes, got {error}") from error

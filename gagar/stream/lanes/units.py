@@ -49,7 +49,11 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnitQueue:
-    """Finished units in the order in which they finished; those of a failed transaction come back to the front."""
+    """Finished units in the order in which they finished; those of a failed transaction come back to the front.
+
+    A transaction may have failed because it was too large for its time: the next one takes half as many units, and twice as
+    many again after each that was committed.
+    """
 
     def __init__(self) -> None:
         self.on_settled: Callable[[], None] = lambda: None
@@ -58,6 +62,8 @@ class UnitQueue:
         """Held by all units."""
         self._units: deque[Unit] = deque()
         self._taken: list[Unit] = []
+        self._portion: int | None = None
+        """Most units of the next transaction; none: as many as the caller wants."""
         self._spots: set[Spot] = set()
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -78,10 +84,15 @@ class UnitQueue:
         self._filled.set()
         self._emptied.clear()
 
+    @property
+    def is_down_to_one(self) -> bool:
+        """The next transaction takes one unit, since larger ones have failed: all that may help it is more time."""
+        return self._portion == 1
+
     def take(self, max_units: int, max_bytes: int) -> list[Unit]:
         """The first units, for one transaction: at least one if there is any. `done` or `give_back` must follow."""
         assert not self._taken
-        num_bytes = 0
+        max_units, num_bytes = min(max_units, self._portion or max_units), 0
         while self._units and len(self._taken) < max_units and (not self._taken or num_bytes < max_bytes):
             unit = self._units.popleft()
             num_bytes += unit.num_bytes
@@ -90,15 +101,18 @@ class UnitQueue:
 
     def done(self) -> None:
         """The units taken are committed."""
+        self._portion = 2 * self._portion if self._portion is not None else None
         for unit in self._taken:
             self._spots.difference_update(unit.inputs)
             self._weigh(unit, -1)
         self._taken = []
         self._settle()
 
-    def give_back(self, replace: Callable[[Unit], Unit] = lambda unit: unit) -> None:
-        """The transaction failed: the units taken wait for another one."""
-        self._units.extendleft(replace(unit) for unit in reversed(self._taken))
+    def give_back(self, replace: Callable[[Unit], Unit] | None = None) -> None:
+        """The transaction failed: the units taken wait for others. `replace`: one of them was at fault, not their number."""
+        if replace is None:
+            self._portion = max(1, len(self._taken) // 2)
+        self._units.extendleft(replace(unit) if replace else unit for unit in reversed(self._taken))
         self._taken = []
         self._weigh_all()
         self._settle()
