@@ -56,10 +56,8 @@ class RolloutRequest(msgspec.Struct, frozen=True, kw_only=True, tag="rollout-req
     """Seeds the sampling of this attempt."""
     step: int
     """Step of the newest policy version that the sampler knew; in an evaluation, the step that is evaluated."""
-    requested_at: float
-    """When the sampler wrote it, Unix seconds."""
-    deadline: float
-    """When the rollout has to end, Unix seconds."""
+    deadline_s: float
+    """The rollout has to end so many seconds after the broker time of this record: no host's clock counts."""
     agent_timeout_s: float
     """Seconds that the agent's own work may take. One that takes longer has failed; one that meets the deadline before has had
     to wait for too long, and is `invalid`."""
@@ -224,7 +222,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, tag="group/1"):
     """Members left out on account of the infrastructure."""
     num_missing: int = 0
     """Members without a verdict at the deadline."""
-    requested_at: float = 0.0
 
 
 class Grade(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,7 +87,7 @@ class MakeRollouts(Effect):
 
     async def handle(self, delivery: Delivery[RolloutRequest]) -> Sequence[Output]:
         request, ref = delivery.record, str(delivery.ref)
-        clock = AttemptClock(request.deadline - time.time(), request.agent_timeout_s)
+        clock = AttemptClock(delivery.here + request.deadline_s - time.monotonic(), request.agent_timeout_s)
         task = await asyncio.to_thread(self._tasks.find, request.task_id)
         if task is None:
             raise BadRecordError(f"request {ref}: expected a task of [tasks], got {request.task_id!r}")

@@ -47,20 +47,20 @@ class Sampler(Source):
         elif isinstance(record, PolicyVersion):
             self._admission.observe_version(record)
 
-    def next_unit(self, now: float) -> tuple[Sequence[RolloutRequest], bytes] | None:
+    def next_unit(self) -> tuple[Sequence[RolloutRequest], bytes] | None:
         """The requests of the next group."""
         group = self._admission.next_group()
         if group is None:
             return None
         newest = self._admission.newest
         step = newest.step if newest else 0
-        return self._requests(group, step, now), self._admission.cursor.to_bytes()
+        return self._requests(group, step), self._admission.cursor.to_bytes()
 
     @property
     def is_done(self) -> bool:
         return self._admission.is_done
 
-    def _requests(self, group: NextGroup, step: int, now: float) -> list[RolloutRequest]:
+    def _requests(self, group: NextGroup, step: int) -> list[RolloutRequest]:
         is_training = group.purpose == "training"
         size = self._training.group_size if is_training else self._training.evaluation_group_size
         return [
@@ -72,8 +72,7 @@ class Sampler(Source):
                 purpose=group.purpose,
                 seed=stable_hash(f"{self._seed}/{group.group_id}/{sample_index}"),
                 step=step if is_training else self._admission.cursor.round_step,
-                requested_at=now,
-                deadline=now + self._training.rollout_deadline_s,
+                deadline_s=self._training.rollout_deadline_s,
                 agent_timeout_s=self._training.agent_timeout_s,
             )
             for sample_index in range(size)

@@ -1,5 +1,6 @@
 """Builders of records for tests: every field has a value that does not matter, name those that do."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ def make_ref(topic: str, offset: int, partition: int = 0) -> LogRef:
 
 
 def make_delivery(record: Any, topic: str = "any", offset: int = 0, at: float = 0.0) -> Delivery[Any]:
-    return Delivery(ref=make_ref(topic, offset), key=getattr(record, "group_id", ""), record=record, at=at)
+    """As it is read at once after it was written."""
+    ref, key = make_ref(topic, offset), getattr(record, "group_id", "")
+    return Delivery(ref=ref, key=key, record=record, at=at, here=time.monotonic())
 
 
 def make_request(group_id: str = "t-000000", sample_index: int = 0, **fields: Any) -> RolloutRequest:
@@ -41,8 +44,7 @@ def make_request(group_id: str = "t-000000", sample_index: int = 0, **fields: An
         "purpose": "evaluation" if group_id.startswith("e") else "training",
         "seed": 0,
         "step": 0,
-        "requested_at": 1000.0,
-        "deadline": 1600.0,
+        "deadline_s": 600.0,
         "agent_timeout_s": 300.0,
     }
     return RolloutRequest(group_id=group_id, sample_index=sample_index, **{**defaults, **fields})

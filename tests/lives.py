@@ -118,7 +118,7 @@ class Pipeline:
             self._num_observed += 1
             if isinstance(record, Outcome | PolicyVersion):
                 self._sampler.observe(record)
-        while (unit := self._sampler.next_unit(1000.0)) is not None:
+        while (unit := self._sampler.next_unit()) is not None:
             self._attempt(list(unit[0]))
             is_news = True
         num_due = len(self._under_way)

@@ -90,7 +90,7 @@ class Audit:
         self._now = max(self._now, delivery.at)
         record, source = delivery.record, delivery.ref
         if isinstance(record, RolloutRequest):
-            self._apply_request(record, source)
+            self._apply_request(record, source, delivery.at)
         elif isinstance(record, PolicyVersion):
             self._apply_version(record, source)
         elif isinstance(record, DeadLetter):
@@ -188,8 +188,8 @@ class Audit:
         """None for a group that was requested too early, as far as this audit knows."""
         return self._trails.find(group_id) if self._terms.since else self._trails.open(group_id, source.partition)
 
-    def _apply_request(self, request: RolloutRequest, source: LogRef) -> None:
-        if request.requested_at < self._terms.since:
+    def _apply_request(self, request: RolloutRequest, source: LogRef, at: float) -> None:
+        if at < self._terms.since:
             return
         trail, index = self._trails.open(request.group_id, source.partition), request.sample_index
         if index in trail.asked:
@@ -200,7 +200,7 @@ class Audit:
         trail.asked.setdefault(index, source.offset)
         trail.group_size = request.group_size
         trail.is_evaluation = request.purpose == "evaluation"
-        trail.deadline = max(trail.deadline, request.deadline)
+        trail.deadline = max(trail.deadline, at + request.deadline_s)
         trail.agent_timeout_s = request.agent_timeout_s
 
     def _apply_letter(self, letter: DeadLetter) -> None:

@@ -42,7 +42,7 @@ class Trail(msgspec.Struct, array_like=True, kw_only=True):
     is_evaluation: bool = False
     """Whether the requests are for an evaluation; false before the first request."""
     deadline: float = 0.0
-    """The latest deadline of the requests; 0 before the first request."""
+    """The latest deadline of the requests, in broker time; 0 before the first request."""
     agent_timeout_s: float = 0.0
     """Of its requests; 0 before the first request."""
     asked: dict[int, int] = {}

@@ -31,7 +31,7 @@ from topology.composition import stage_config
 from topology.stages import GATHERER, STAGES, upstream_first
 
 CLOCK_SKEW_S = 60.0
-"""The most by which the sampler's clock, which dates requests, may be ahead of the broker's, which dates records."""
+"""The most by which the clocks of two brokers, which date records, may differ."""
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 AGO = re.compile(r"([0-9]{1,9})([smhd])")
 

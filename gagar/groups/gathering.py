@@ -18,16 +18,18 @@ logger = logging.getLogger(__name__)
 class OpenGroup:
     """What is known of a group that has not ended."""
 
-    __slots__ = ("deadline", "key", "num_duplicates", "request", "requested", "verdicts")
+    __slots__ = ("deadline", "key", "num_duplicates", "request", "requested", "since", "verdicts")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.request: RolloutRequest | None = None
         """One of those that came: they differ in sample_index and seed only, and a backlog holds many groups open."""
+        self.since = 0.0
+        """Broker time of that one."""
         self.requested = 0
         """Bit i: the request of sample i came."""
         self.deadline = 0.0
-        """The latest of all requests."""
+        """The latest of all requests, in broker time (Unix seconds)."""
         self.verdicts: dict[int, Verdict] = {}
         self.num_duplicates = 0
 
@@ -39,16 +41,18 @@ class OpenGroup:
         size = self.request.group_size
         return self.requested.bit_count() >= size and len(self.verdicts) >= size
 
-    def add(self, record: RolloutRequest | Verdict) -> bool:
+    def add(self, delivery: Delivery[Any]) -> bool:
         """False: it was there."""
+        record: RolloutRequest | Verdict = delivery.record
         index = record.sample_index
         if isinstance(record, Verdict):
             return self.verdicts.setdefault(index, record) is record
         if self.requested >> index & 1:
             return False
-        self.request = self.request or record
+        if self.request is None:
+            self.request, self.since = record, delivery.at
         self.requested |= 1 << index
-        self.deadline = max(self.deadline, record.deadline)
+        self.deadline = max(self.deadline, delivery.at + record.deadline_s)
         return True
 
 
@@ -64,7 +68,7 @@ class Gather(Reducer[OpenGroup]):
         return OpenGroup(key)
 
     def apply(self, state: OpenGroup, delivery: Delivery[Any], now: float) -> Reduced:
-        if not state.add(delivery.record):
+        if not state.add(delivery):
             self._count_duplicate(state, delivery.record)
         elif state.request is not None and state.is_complete:
             return Reduced(outputs=[close(state, state.request, now)], is_closed=True)
@@ -79,7 +83,7 @@ class Gather(Reducer[OpenGroup]):
         if state.request is None or due is None or now < due:
             return Reduced()
         size = state.request.group_size
-        age_s = now - state.request.requested_at
+        age_s = now - state.since
         logger.warning("group expired group=%s verdicts=%d/%d age_s=%.1f", state.key, len(state.verdicts), size, age_s)
         return Reduced(outputs=[close(state, state.request, now)], is_closed=True)
 
@@ -110,7 +114,6 @@ def close(state: OpenGroup, request: RolloutRequest, now: float) -> Output:
         members=valid,
         num_invalid=len(members) - len(valid),
         num_missing=request.group_size - len(members),
-        requested_at=request.requested_at,
     )
 
 

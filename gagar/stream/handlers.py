@@ -25,6 +25,8 @@ class Delivery(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     record: T
     at: float
     """Broker time of the record, Unix seconds."""
+    here: float = 0.0
+    """The same moment by this host's monotonic clock: what a handler's deadline counts from."""
 
 
 class Linked(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +103,8 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True):
 class Reducer(Handler, ABC, Generic[S]):
     """Keyed state over the deliveries of a key from all inputs, in any interleaving. Pure: time is an argument.
 
-    `now` is stream time: the wall clock when the partition is read up to its end, else the time of the last record read; so
-    a backlog is never judged by the clock of the day on which it is read.
+    `now` is stream time: the log's time when the partition is read up to its end, else the time of the last record read; so
+    a backlog is never judged by the clock of the day on which it is read, and no host's own clock counts.
     """
 
     @abstractmethod
@@ -135,7 +137,7 @@ class Source(Handler, ABC):
         """Called once with the committed cursor (empty at the first start), before any record of a table and any unit."""
 
     @abstractmethod
-    def next_unit(self, now: float) -> tuple[Sequence[Output], bytes] | None:
+    def next_unit(self) -> tuple[Sequence[Output], bytes] | None:
         """The next records to make and the cursor after them; none if nothing is due. The records of one answer become
         visible together or not at all."""
 

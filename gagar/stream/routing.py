@@ -40,7 +40,7 @@ def to_delivery(raw: RawRecord, topic: Topic) -> Delivery[Any]:
         record = decode(topic.record, raw.value)
     except BadRecordError as error:
         raise BadRecordError(f"{raw.ref}: {error}") from error
-    return Delivery(ref=raw.ref, key=key or "", record=record, at=raw.time)
+    return Delivery(ref=raw.ref, key=key or "", record=record, at=raw.time, here=raw.here)
 
 
 def _text(key: bytes) -> str | None:

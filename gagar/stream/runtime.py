@@ -178,4 +178,4 @@ class StageRuntime:
             return HandlerWork(lane, self._handler.handle, self._context)
         if isinstance(self._handler, Source):
             return SourceWork(lane, self._handler, self._tables, self._context, self._ended)
-        return ReducerWork(lane, self._handler, self._context, StreamTime())
+        return ReducerWork(lane, self._handler, self._context, StreamTime(self._context.transport.clock.now))

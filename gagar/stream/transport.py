@@ -13,6 +13,7 @@ import msgspec
 
 from gagar.errors import GagarError
 from gagar.records import LogRef
+from gagar.stream.log_clock import LogClock
 from gagar.stream.spec import Topic
 
 Headers = Sequence[tuple[str, bytes]]
@@ -47,6 +48,8 @@ class RawRecord(msgspec.Struct, kw_only=True):
     headers: Headers = ()
     time: float
     """Broker time, Unix seconds."""
+    here: float = 0.0
+    """The same moment by this host's monotonic clock."""
 
     @property
     def ref(self) -> LogRef:
@@ -151,6 +154,8 @@ class Membership(Protocol):
 
 class Transport(Protocol):
     """A way into the log."""
+
+    clock: LogClock
 
     async def open(self) -> None: ...
 

@@ -78,15 +78,13 @@ class Driver:
     def _next(self, num_groups: int) -> list[RolloutRequest]:
         numbers = range(self.num_groups, self.num_groups + num_groups)
         self.num_groups += num_groups
-        now = time.time()
         return [
             make_request(
                 f"t-{number:06d}",
                 index,
                 group_size=GROUP_SIZE,
                 seed=number * GROUP_SIZE + index,
-                requested_at=now,
-                deadline=now + 3600,
+                deadline_s=3600.0,
             )
             for number in numbers
             for index in range(GROUP_SIZE)

@@ -74,6 +74,11 @@ class Pipeline(KafkaWorld):
             admin._client.delete_records({TopicPartition(*at): end for at, end in ends.items()})
 
 
+def overdue(record: Any) -> Any:
+    """A request is as if its deadline had long passed."""
+    return replace(record, deadline_s=-3600.0) if isinstance(record, RolloutRequest) else record
+
+
 async def make_pipeline(servers: str, records: Records) -> Pipeline:
     """The records on their topics."""
     world = Pipeline(servers)
@@ -121,7 +126,7 @@ def test_what_is_planted_here_is_all_that_an_audit_can_find() -> None:
 async def test_every_violation_of_a_group_is_found(kafka_servers: str) -> None:
     """One run, with a group for each law."""
     records, told = violated()
-    world = await make_pipeline(kafka_servers, records)
+    world = await make_pipeline(kafka_servers, [overdue(record) for record in records])
     end = (await asyncio.to_thread(world.ends, "trajectories"))[0]
     report = await run_audit(world.run)
     for law, text in told.items():
@@ -156,13 +161,10 @@ async def test_references_that_lead_astray_or_to_no_record_are_found(kafka_serve
 
 async def test_only_groups_requested_since_then_are_audited(kafka_servers: str) -> None:
     """Whatever was wrong before does not count, and is not read."""
-    now = time.time()
-    early = [replace(record, requested_at=now) if isinstance(record, RolloutRequest) else record for record in violated()[0]]
-    world = await make_pipeline(kafka_servers, early)
+    world = await make_pipeline(kafka_servers, violated()[0])
     await asyncio.sleep(0.01)
     since = time.time()
-    late = [replace(r, requested_at=since, deadline=since) if isinstance(r, RolloutRequest) else r for r in way_of("t-900000")]
-    await write(world, late, {})
+    await write(world, way_of("t-900000"), {})
     report = await run_audit(world.run, since=since)
     assert (report.findings, report.num_requested, report.num_trained, report.num_references) == ([], 1, 1, 56)
     report = await run_audit(world.run, since=since + 2 * CLOCK_SKEW_S)
@@ -179,9 +181,8 @@ async def test_groups_whose_requests_retention_has_taken_are_told_so(kafka_serve
 
 async def test_a_run_that_has_stalled_is_overdue_while_a_stage_is_at_work(kafka_servers: str) -> None:
     """Due two seconds after its newest record; nobody writes any more."""
-    due = time.time() + 2.0
-    deadline = due - OVERDUE_MARGIN_S - stage_config(GATHERER, make_run_file("t", kafka_servers)).grace_s
-    asked = [replace(r, deadline=deadline) for r in way_of("t-000001") if isinstance(r, RolloutRequest)]
+    deadline_s = 2.0 - OVERDUE_MARGIN_S - stage_config(GATHERER, make_run_file("t", kafka_servers)).grace_s
+    asked = [replace(r, deadline_s=deadline_s) for r in way_of("t-000001") if isinstance(r, RolloutRequest)]
     world = await make_pipeline(kafka_servers, asked)
     await asyncio.sleep(3.0)
     paused = await run_audit(world.run)

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -92,8 +91,7 @@ class Passing(Effect):
 
 
 def requests(group_ids: Sequence[str]) -> list[RolloutRequest]:
-    deadline = time.time() + DEADLINE_S
-    return [make_request(group, i, group_size=SIZE, deadline=deadline) for group in group_ids for i in range(SIZE)]
+    return [make_request(group, i, group_size=SIZE, deadline_s=DEADLINE_S) for group in group_ids for i in range(SIZE)]
 
 
 async def trajectories(world: KafkaWorld, group_ids: Sequence[str]) -> list[Trajectory]:

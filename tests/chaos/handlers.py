@@ -150,6 +150,7 @@ class Asking(Source):
         self._plan = plan
         self._scene = scene
         self._asked_at = 0.0
+        self._clock = time.time
 
     def restore(self, cursor: bytes) -> None:
         self._sampler.restore(cursor)
@@ -157,18 +158,18 @@ class Asking(Source):
     def observe(self, record: Record, /) -> None:
         self._sampler.observe(record)
 
-    def next_unit(self, now: float) -> tuple[Sequence[Output], bytes] | None:
+    def next_unit(self) -> tuple[Sequence[Output], bytes] | None:
         """The next group, at the pace of the plan; one that is going to miss a member with a near deadline."""
         self._scene.compute("t-sampler")
+        now = self._clock()
         if not self._may_ask(now):
             return None
-        unit = self._sampler.next_unit(now)
+        unit = self._sampler.next_unit()
         if unit is not None:
             self._asked_at = now
         if unit is None or not self._scene.expected.of(unit[0][0].group_id).is_lossy:
             return unit
-        deadline = now + self._plan.lossy_deadline_s
-        return [replace(request, deadline=deadline) for request in unit[0]], unit[1]
+        return [replace(request, deadline_s=self._plan.lossy_deadline_s) for request in unit[0]], unit[1]
 
     def _may_ask(self, now: float) -> bool:
         plan, num_asked = self._plan, self._sampler._admission.cursor.next_training

@@ -29,7 +29,7 @@ class Counting(Source):
         if isinstance(record, Outcome):
             self.outcomes.add(record.group_id)
 
-    def next_unit(self, now: float) -> tuple[Sequence[Output], bytes] | None:
+    def next_unit(self) -> tuple[Sequence[Output], bytes] | None:
         if self.seen_at_first is None:
             self.seen_at_first = len(self.outcomes)
         if self.cursor >= min(self.total, len(self.outcomes) + self.ahead):

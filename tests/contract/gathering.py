@@ -1,6 +1,5 @@
 """A reducer that gathers groups over both inputs, and work for it. Light to import: processes that tests start have it too."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ class Gathering(Reducer[State]):
         record = delivery.record
         if isinstance(record, RolloutRequest):
             state.requested.add(record.sample_index)
-            state.deadline = record.deadline
+            state.deadline = delivery.at + record.deadline_s
         else:
             state.verdicts.add(record.sample_index)
         if len(state.verdicts) == SIZE and len(state.requested) == SIZE:
@@ -64,12 +63,11 @@ class Gathering(Reducer[State]):
         return Reduced(outputs=[outcome], is_closed=True)
 
 
-async def request_groups(
-    world: World, group_ids: Sequence[str], deadline: float | None = None
-) -> dict[tuple[str, int], LogRef]:
+async def request_groups(world: World, group_ids: Sequence[str], deadline_s: float = 600.0) -> dict[tuple[str, int], LogRef]:
     """Asks for SIZE attempts of each group; the answer is where the requests lie."""
-    deadline = deadline or time.time() + 600
-    await write(world, [make_request(group, i, group_size=SIZE, deadline=deadline) for group in group_ids for i in range(SIZE)])
+    await write(
+        world, [make_request(group, i, group_size=SIZE, deadline_s=deadline_s) for group in group_ids for i in range(SIZE)]
+    )
     return {(d.record.group_id, d.record.sample_index): d.ref for d in await read(world, REQUESTS)}
 
 

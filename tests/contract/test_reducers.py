@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gagar.stream.handlers import Reduced
 from gagar.stream.lanes.frontier import AT_START
+from gagar.stream.log_clock import LogClock
 from gagar.stream.transport import Send
 from tests.builders import make_request
 from tests.contract.gathering import SIZE, STAGE, Gathering, State, request_groups, verdict
@@ -55,7 +56,7 @@ async def test_late_verdicts_are_counted_and_go_nowhere(world: World) -> None:
 
 
 async def test_a_deadline_closes_what_has_not_arrived(world: World) -> None:
-    refs = await request_groups(world, ["t-000001"], deadline=time.time() + 1.0)
+    refs = await request_groups(world, ["t-000001"], deadline_s=1.0)
     await write(world, [verdict(refs, "t-000001", 0)])
     async with Process(world, STAGE, Gathering()) as process:
         await process.until_finished(SIZE + 1)
@@ -63,12 +64,28 @@ async def test_a_deadline_closes_what_has_not_arrived(world: World) -> None:
     assert (outcome.record.group_id, outcome.record.num_valid) == ("expired", 1)
 
 
+@pytest.mark.parametrize("skew_s", [-600.0, 3600.0], ids=["behind", "ahead"])
+async def test_deadlines_go_by_the_logs_time_whatever_the_hosts_clock_says(world: World, skew_s: float) -> None:
+    refs = await request_groups(world, ["t-000001"], deadline_s=3.0)
+    await request_groups(world, ["t-000002"])
+    process = Process(world, STAGE, Gathering())
+    process.transport.clock = LogClock(wall=lambda: time.time() + skew_s)
+    asked = max([d.at for d in await read(world, REQUESTS) if d.key == "t-000001"])
+    async with process:
+        await process.until(lambda: process.runtime.counters.delivered >= 2 * SIZE)
+        await write(world, [verdict(refs, "t-000001", 0)])
+        await process.until_finished(SIZE + 1)
+    assert asked + 3.0 <= process.transport.clock.now() < asked + 10.0
+    [outcome] = await read(world, OUTCOMES)
+    assert (outcome.record.group_id, outcome.record.num_valid) == ("expired", 1)
+
+
 async def test_a_backlog_is_judged_by_its_own_time(world: World) -> None:
     deadline = time.time() + 1.0
-    refs = await request_groups(world, ["t-000001"], deadline=deadline)
+    refs = await request_groups(world, ["t-000001"], deadline_s=1.0)
     await write(world, [verdict(refs, "t-000001", index) for index in range(SIZE)])
     while time.time() < deadline + 0.1:
-        await write(world, [make_request("t-000009", 0, deadline=deadline + 600)])
+        await write(world, [make_request("t-000009", 0)])
         await asyncio.sleep(0.1)
     reducer = Gathering()
     async with Process(world, STAGE, reducer) as process:
@@ -80,7 +97,7 @@ async def test_a_backlog_is_judged_by_its_own_time(world: World) -> None:
 
 
 async def test_a_poisoned_verdict_is_dead_and_its_group_ends_by_its_deadline(world: World) -> None:
-    refs = await request_groups(world, ["t-000001"], deadline=time.time() + 1.0)
+    refs = await request_groups(world, ["t-000001"], deadline_s=1.0)
     poison = Send(topic="verdicts", key=b"t-000001", value=b"\xc1")
     await write(world, [verdict(refs, "t-000001", 0), poison, verdict(refs, "t-000001", 1)])
     async with Process(world, STAGE, Gathering()) as process:

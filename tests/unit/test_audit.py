@@ -270,14 +270,17 @@ def test_versions_that_were_removed_are_not_missed() -> None:
 
 
 def test_groups_requested_earlier_are_left_out_with_all_that_is_theirs() -> None:
-    early = [make_request("t-000009", i, requested_at=1000.0) for i in range(4)]
-    run = [replace(record, requested_at=2000.0) if isinstance(record, RolloutRequest) else record for record in make_run()]
+    early = [make_request("t-000009", i) for i in range(4)]
     rest = [record for record in way_of("t-000008") if not isinstance(record, RolloutRequest)]
     doubled = [make_outcome("t-000009", "dropped", reason="lost")] * 2
     evaluated = [make_outcome("e-000000-0009", "evaluated")]
-    records = [*run, *early, *rest, *doubled, *evaluated]
+    records = [*make_run(), *early, *rest, *doubled, *evaluated]
     assert not audited(records).is_clean
-    report = audited(records, AuditTerms(max_staleness=2, since=1500.0))
+    audit = Audit(AuditTerms(max_staleness=2, since=1000.0), ranges_of(records))
+    for delivery in laid_out(records):
+        is_early = delivery.record in early
+        audit.apply(replace(delivery, at=999.0) if is_early else delivery)
+    report = audit.result()
     assert report.findings == []
     assert (report.num_requested, report.num_trained, report.rounds[0].num_groups) == (4, 2, 1)
 

@@ -118,9 +118,9 @@ def test_the_sampler_keeps_the_last_groups_back_but_not_for_ever(tmp_path: Path)
     markers.hold()
 
     def ask(now: float) -> int:
-        before = cursor()
+        before, asking._clock = cursor(), lambda: now
         for _ in range(2 * NUM_GROUPS):
-            asking.next_unit(now)
+            asking.next_unit()
         return cursor() - before
 
     def cursor() -> int:

@@ -123,7 +123,7 @@ class Gathering(RuleBasedStateMachine):
         self.sizes[name], self.due[name] = size, self.wall + deadline_s + GRACE_S
         for index in range(size):
             self.requests[name, index] = len(self.logs[REQUESTS])
-            self.write(REQUESTS, make_request(name, index, group_size=size, deadline=self.wall + deadline_s))
+            self.write(REQUESTS, make_request(name, index, group_size=size, deadline_s=deadline_s))
         self.logs[REQUESTS].append(None)
 
     @precondition(lambda self: self.requests)
@@ -196,7 +196,7 @@ class Gathering(RuleBasedStateMachine):
         for _ in range(3):
             self.wall += 10_000.0
             self.read_all()
-            if len(self.lane.queue):
+            while len(self.lane.queue):
                 self.commit(1 << 30, "committed")
             self.no_group_ends_twice_and_none_loses_what_came_in_time()
         assert {end.group_id for end in self.visible} == set(self.sizes)

@@ -66,9 +66,7 @@ VERDICT = Verdict(
     patch_digest="ab" * 32,
     duration_s=0.25,
 )
-GROUP = Group(
-    group_id="t0-7", task_id="sum-3", group_size=8, members=[VERDICT], num_invalid=1, num_missing=2, requested_at=1700000000.5
-)
+GROUP = Group(group_id="t0-7", task_id="sum-3", group_size=8, members=[VERDICT], num_invalid=1, num_missing=2)
 SAMPLES: tuple[Record, ...] = (
     RolloutRequest(
         group_id="t0-7",
@@ -78,8 +76,7 @@ SAMPLES: tuple[Record, ...] = (
         purpose="training",
         seed=77,
         step=5,
-        requested_at=1700000000.5,
-        deadline=1700000600.5,
+        deadline_s=600.5,
         agent_timeout_s=300.0,
     ),
     Trajectory(

@@ -72,7 +72,7 @@ async def test_toy_tasks_are_what_the_sampler_asks_for(tmp_path: Path) -> None:
     assert isinstance(sampler, Source)
     sampler.restore(b"")
     sampler.observe(make_version())
-    unit = sampler.next_unit(1000.0)
+    unit = sampler.next_unit()
     assert unit is not None
     assert {request.task_id for request in unit[0] if not isinstance(request, Linked)} <= {"train-0", "train-1", "held-0"}  # type: ignore[union-attr]
 
@@ -88,7 +88,7 @@ async def test_a_toy_engine_and_a_toy_sandbox_make_a_rollout(tmp_path: Path) -> 
 
     ids = AutoTokenizer.from_pretrained(str(build_model(tmp_path / "policy")))(ANSWER)["input_ids"]
     run = toy_run(tmp_path, f"rollout_worker.engine.token_ids={ids}")
-    request = make_request("t-1", 0, task_id="train-1", deadline=4e9)
+    request = make_request("t-1", 0, task_id="train-1", deadline_s=4e9)
     output = await handled(ROLLOUT_WORKER, Resources(run), request, publish(tmp_path / "policy", 3))
     assert isinstance(output, Linked)
     trajectory = output.then(LogRef(topic="trajectory-tokens", partition=0, offset=1))

@@ -74,8 +74,7 @@ any_record = st.one_of(
         task_id=texts,
         seed=st.integers(0, 2**63),
         step=small,
-        requested_at=times,
-        deadline=times,
+        deadline_s=times,
     ),
     st.builds(
         Trajectory,

@@ -59,7 +59,7 @@ def version_in(path: Path, version: int = 1, run_id: str = "a") -> PolicyVersion
 
 
 def request(sample_index: int = 0, seconds: float = 60.0, **fields: Any) -> Delivery[RolloutRequest]:
-    record = make_request("t-1", sample_index, deadline=time.time() + seconds, **fields)
+    record = make_request("t-1", sample_index, deadline_s=seconds, **fields)
     return make_delivery(record, "rollout-requests", offset=sample_index)
 
 

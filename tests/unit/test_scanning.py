@@ -16,9 +16,9 @@ MAX_POLLS = 200
 
 
 class SilentTransport(MemoryTransport):
-    """The fetchers of its readers have died: `clock` goes on, and nothing comes."""
+    """The fetchers of its readers have died: time goes on, and nothing comes."""
 
-    clock = 0.0
+    seconds = 0.0
     num_polls = 0
 
     async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> MemoryReader:
@@ -27,7 +27,7 @@ class SilentTransport(MemoryTransport):
         return reader
 
     async def _poll(self, timeout_s: float, max_records: int, /) -> list[RawRecord]:
-        self.clock += timeout_s
+        self.seconds += timeout_s
         self.num_polls += 1
         if self.num_polls > MAX_POLLS:
             raise TimeoutError("the scan never ends")
@@ -40,7 +40,7 @@ async def test_a_scan_whose_reader_dies_in_silence_fails_but_one_that_follows_wa
 ) -> None:
     world = MemoryWorld(num_partitions=1)
     transport = SilentTransport(world.log)
-    monkeypatch.setattr(watched, "time", type("Clock", (), {"monotonic": staticmethod(lambda: transport.clock)}))
+    monkeypatch.setattr(watched, "time", type("Clock", (), {"monotonic": staticmethod(lambda: transport.seconds)}))
     await write(world, [make_request()])
     with pytest.raises(expected, match=r"scan of rollout-requests: expected an answer within 45 s, got none|never ends"):
         [delivery async for delivery in scan_transport(transport, [REQUESTS], follow=follow)]

@@ -1,7 +1,6 @@
 """An attempt that had to wait for too long is nobody's failure: from the worker over the verifier into its group."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -54,8 +53,7 @@ class World:
         self._verifier = VerifyTrajectories(Resources(make_run(folder)).tasks, PassingSandbox(), 5.0)
 
     def request(self, index: int, left_s: float, agent_timeout_s: float = 300.0) -> Delivery[RolloutRequest]:
-        deadline = time.time() + left_s
-        record = make_request("t-1", index, group_size=SIZE, deadline=deadline, agent_timeout_s=agent_timeout_s)
+        record = make_request("t-1", index, group_size=SIZE, deadline_s=left_s, agent_timeout_s=agent_timeout_s)
         return make_delivery(record, "rollout-requests", index)
 
     async def attempt(self, request: Delivery[RolloutRequest]) -> Trajectory:

@@ -27,6 +27,7 @@ from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
 from gagar.stream.kafka.connecting import STOP_S, arguments_of, check_login, started, stopped, translated
 from gagar.stream.kafka.metadata import topic_identities
+from gagar.stream.log_clock import LogClock
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.spec import Topic
 from gagar.stream.together import told_of_cancellation
@@ -54,6 +55,7 @@ class KafkaTransport:
         self._kafka = kafka
         self._prefix = f"{run_name}."
         self._client: Any = None
+        self.clock = LogClock()
 
     async def open(self) -> None:
         """Raises UnavailableError if no broker answers, ConfigError if the cluster is to be met in another way."""
@@ -89,7 +91,7 @@ class KafkaTransport:
         )
         with translated(f"producer {transactional_id}"):
             await started(producer, transactional_id, 2 * CONNECT_S)
-        return KafkaProducer(producer, self._prefix, transactional_id)
+        return KafkaProducer(producer, self._prefix, transactional_id, self.clock)
 
     async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> "KafkaReader":
         consumer = aiokafka.AIOKafkaConsumer(
@@ -102,7 +104,7 @@ class KafkaTransport:
         )
         with translated("reader"):
             await started(consumer, "reader", CONNECT_S)
-        return KafkaReader(consumer, self._prefix, partitions)
+        return KafkaReader(consumer, self._prefix, partitions, self.clock)
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -113,23 +115,25 @@ class KafkaTransport:
 class Answer:
     """Where a record that was sent came to lie. Its failure is never an exception that nobody retrieved."""
 
-    def __init__(self, future: "asyncio.Future[Any]", topic: str, what: str) -> None:
-        self._future, self._topic, self._what = future, topic, what
+    def __init__(self, future: "asyncio.Future[Any]", topic: str, what: str, clock: LogClock) -> None:
+        self._future, self._topic, self._what, self._clock = future, topic, what, clock
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def __await__(self) -> Generator[Any, None, LogRef]:
         with translated(self._what):
             metadata = yield from self._future.__await__()
+        self._clock.note_written(metadata.timestamp / 1000)
         return LogRef(topic=self._topic, partition=metadata.partition, offset=metadata.offset)
 
 
 class KafkaProducer:
     """`gagar.stream.transport.Producer`."""
 
-    def __init__(self, producer: Any, prefix: str, name: str) -> None:
+    def __init__(self, producer: Any, prefix: str, name: str, clock: LogClock) -> None:
         self._producer = producer
         self._prefix = prefix
         self._name = name
+        self._clock = clock
         self._is_open = False
 
     async def begin(self) -> None:
@@ -142,7 +146,7 @@ class KafkaProducer:
             future = await self._producer.send(
                 self._prefix + send.topic, value=send.value, key=send.key, headers=list(send.headers)
             )
-        return Answer(future, send.topic, f"{self._name} to {send.topic}")
+        return Answer(future, send.topic, f"{self._name} to {send.topic}", self._clock)
 
     async def commit(self, group: str, offsets: Mapping[Partition, Committed], /) -> None:
         entries = {
@@ -165,8 +169,18 @@ class KafkaProducer:
                     async with asyncio.timeout(STOP_S / 2):
                         await self._producer.abort_transaction()
         finally:
-            await self._producer.stop()
+            try:
+                await self._producer.stop()
+            finally:
+                await self._hang_up()
             self._look_at_failures()
+
+    async def _hang_up(self) -> None:
+        """The client's stop first waits for what it has still to send: broken off there, it leaves a task at work and
+        connections open. Without them the requests end that the task waits for."""
+        await self._producer.client.close()
+        if self._producer._sender is not None:
+            await self._producer._sender.close()
 
     def _look_at_failures(self) -> None:
         """The client leaves failed futures behind; those that nobody looked at would be reported when they are collected."""
@@ -181,8 +195,9 @@ class KafkaProducer:
 class KafkaReader:
     """`gagar.stream.transport.Reader`: a consumer without a group, whose partitions are its own until it closes."""
 
-    def __init__(self, consumer: Any, prefix: str, partitions: Sequence[Partition]) -> None:
+    def __init__(self, consumer: Any, prefix: str, partitions: Sequence[Partition], clock: LogClock) -> None:
         self._consumer = consumer
+        self._clock = clock
         self._names = {at: TopicPartition(prefix + at.topic, at.number) for at in partitions}
         self._ats = {name: at for at, name in self._names.items()}
         consumer.assign(list(self._names.values()))
@@ -244,6 +259,7 @@ class KafkaReader:
             value=record.value,
             headers=record.headers,
             time=record.timestamp / 1000,
+            here=self._clock.note_read(record.timestamp / 1000),
         )
 
     async def _raise_out_of_range(self, error: errors.OffsetOutOfRangeError) -> None:

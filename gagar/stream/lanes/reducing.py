@@ -3,7 +3,7 @@
 In: deliveries of all inputs, in any interleaving. Out: units that hold all inputs of a key. Kept: the state of open keys, in
 memory only; after a crash or a lost producer the unfinished inputs are delivered again and it is built anew.
 
-Stream time: the wall clock once all inputs are read up to their last stable offsets, else the time of the last record read
+Stream time: the log's time once all inputs are read up to their last stable offsets, else the time of the last record read
 from the input that lags most; it never goes back, unless what is unfinished is read again. An input whose span is full
 cannot be read on and is left out: only the clock can close what fills it. Groups whose records retention has taken away end
 by their deadline, as far as any of their requests is still there.
@@ -11,7 +11,6 @@ by their deadline, as far as any of their requests is still there.
 
 import heapq
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -47,8 +46,8 @@ class OpenKey(msgspec.Struct, kw_only=True):
 class StreamTime:
     """See the module."""
 
-    def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        self._wall = wall
+    def __init__(self, log_time: Callable[[], float]) -> None:
+        self._log_time = log_time
         self._last_read: dict[Partition, float] = {}
         self._now = 0.0
 
@@ -65,7 +64,7 @@ class StreamTime:
     def now(self, lagging: Iterable[Partition]) -> float:
         """Stream time, given the inputs that are not read up to their ends."""
         times = [self._last_read.get(at, 0.0) for at in lagging]
-        self._now = max(self._now, min([self._wall(), *times]))
+        self._now = max(self._now, min([self._log_time(), *times]))
         return self._now
 
 

@@ -9,7 +9,6 @@ A source that lost its place ends with an error and is started anew: what it kno
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping, Sequence
 
 from gagar.errors import FencedError, GagarError, UnavailableError
@@ -76,7 +75,7 @@ class SourceWork(Work):
         while self._lane.is_reading:
             self._tables.changed.clear()
             await self._lane.flush()
-            unit = self._source.next_unit(time.time())
+            unit = self._source.next_unit()
             if unit is not None:
                 self._make(*unit)
             elif self._source.is_done:

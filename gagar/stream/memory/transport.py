@@ -18,6 +18,7 @@ import msgspec
 
 from gagar.errors import FencedError, UnavailableError
 from gagar.records import LogRef
+from gagar.stream.log_clock import LogClock
 from gagar.stream.memory.group import MemoryGroup, MemoryMembership
 from gagar.stream.spec import Topic
 from gagar.stream.together import bounded
@@ -178,6 +179,7 @@ class MemoryTransport:
 
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
+        self.clock = LogClock()
         self.is_dead = False
 
     def kill(self) -> None:
@@ -351,5 +353,7 @@ class MemoryReader:
             if not log.start <= position <= log.end:
                 raise OutOfRangeError(at, position, log.start, log.last_stable)
             found, self._positions[at] = self._log.visible(at, position, max_records - len(records))
+            for raw in found:
+                raw.here = self._transport.clock.note_read(raw.time)
             records += found
         return records
