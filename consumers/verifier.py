@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gagar.config import Seconds, Table
+from gagar.config import Seconds, WorkTable
 from gagar.errors import BadRecordError
 from gagar.records import PatchMeasures, Trajectory, Verdict, VerdictStatus
 from gagar.sandbox.kinds import Bubblewrap, SandboxKinds
@@ -35,7 +35,7 @@ INLINE_CHARS = 64 << 10
 """Patches up to this are applied and compared on the event loop; that takes a millisecond or two."""
 
 
-class Config(Table, frozen=True, kw_only=True):
+class Config(WorkTable, frozen=True, kw_only=True):
     """[verifier] in the run file."""
 
     sandbox: SandboxKinds = Bubblewrap()

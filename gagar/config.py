@@ -32,6 +32,10 @@ Count = Annotated[int, Meta(ge=1)]
 """One or more."""
 
 
+DRAIN_S = 4.0
+"""Of a stage whose table does not say otherwise; see WorkTable."""
+
+
 def require(is_ok: bool, key: str, expected: str, got: object) -> None:
     """Raises ValueError in the one form of configuration errors; for `__post_init__` of tables."""
     if not is_ok:
@@ -51,6 +55,14 @@ def _is_address(server: str) -> bool:
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the run file. `__post_init__` checks ranges with `require`."""
+
+
+class WorkTable(Table, frozen=True, kw_only=True):
+    """The table of a stage whose work may take long."""
+
+    drain_s: Seconds = DRAIN_S
+    """Seconds that work in progress may take to end when the stage is told to stop; then it is abandoned, and done again from
+    its start. A second signal ends the wait."""
 
 
 class Kind(Table, frozen=True, kw_only=True, tag_field="kind"):

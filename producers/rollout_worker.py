@@ -24,7 +24,7 @@ from gagar.agent.loop import Rollout, Tools, ended, run_agent
 from gagar.agent.publishing import outputs_of
 from gagar.agent.role import AgentLimits
 from gagar.agent.solver import Solver
-from gagar.config import Seconds, Table, TrainingTable
+from gagar.config import Seconds, TrainingTable, WorkTable
 from gagar.engine.kinds import EngineKinds, Transformers
 from gagar.errors import BadRecordError, UnavailableError
 from gagar.policies.chat_template import ChatTemplate
@@ -38,7 +38,7 @@ from topology.resources import Resources
 from topology.topics import TRAJECTORIES, TRAJECTORY_TOKENS
 
 
-class Config(Table, frozen=True, kw_only=True):
+class Config(WorkTable, frozen=True, kw_only=True):
     """[rollout_worker] in the run file."""
 
     engine: EngineKinds = Transformers()

@@ -10,10 +10,11 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from gagar.config import SHARED, Run, convert, did_you_mean, nearest
+from gagar.config import DRAIN_S, SHARED, Run, WorkTable, convert, did_you_mean, nearest
 from gagar.errors import ConfigError
 from gagar.processes.forced_end import called_off, stop_event
 from gagar.stream.handlers import Effect, Reducer, Source, Standalone
+from gagar.stream.limits import RuntimeLimits
 from gagar.stream.runtime import StageRuntime
 from gagar.stream.spec import Stage
 from topology.resources import Resources
@@ -37,6 +38,12 @@ def find_stage(name: str) -> Stage:
 def stage_config(stage: Stage, run: Run) -> Any:
     """The stage's table as its `Config`; raises ConfigError if it is wrong."""
     return convert(stage.table, run.tables.get(stage.table, {}), importlib.import_module(stage.module).Config)
+
+
+def drain_s(stage: Stage, run: Run) -> float:
+    """Seconds that the stage's work may take to end at a stop. Raises ConfigError if its table is wrong."""
+    config = stage_config(stage, run)
+    return config.drain_s if isinstance(config, WorkTable) else DRAIN_S
 
 
 def make_handler(stage: Stage, resources: Resources) -> Handler:
@@ -70,14 +77,17 @@ def serve(stage: Stage, resources: Resources) -> None:
     if isinstance(handler, Standalone):
         handler.run()
     else:
-        run_loop(serve_handler(stage, resources, handler))
+        limits = RuntimeLimits(drain_s=drain_s(stage, resources.run))
+        run_loop(serve_handler(stage, resources, handler, limits))
 
 
-async def serve_handler(stage: Stage, resources: Resources, handler: Effect | Reducer[Any] | Source) -> None:
+async def serve_handler(
+    stage: Stage, resources: Resources, handler: Effect | Reducer[Any] | Source, limits: RuntimeLimits | None = None
+) -> None:
     """The handler as the stage, until a signal or the planned end; the transport is opened and closed around it."""
-    transport = resources.transport()
-    runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS, num_partitions=resources.run.kafka.num_partitions)
-    stop = stop_event(lambda: runtime.has_joined)
+    limits, transport = limits or RuntimeLimits(), resources.transport()
+    runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS, limits, resources.run.kafka.num_partitions)
+    stop = stop_event(lambda: runtime.has_joined, limits.drain_s, runtime.stop_at_once)
     await transport.open()
     try:
         await runtime.run(stop)

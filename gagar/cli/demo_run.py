@@ -42,7 +42,7 @@ def run_demo(overrides: tuple[str, ...]) -> int:
     check_run(run)
     check_dir(run)
     arguments = ("--run", DEFAULT_RUN, *(f"--set={override}" for override in overrides))
-    specs = stage_processes(arguments, {}, run.kafka.num_partitions)
+    specs = stage_processes(arguments, {}, run)
     view = DemoView(run, Console(highlight=False))
     with logged_to(run.directory / "demo.log", view.tell):
         return run_pipeline(run, specs, view)

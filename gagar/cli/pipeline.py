@@ -16,7 +16,7 @@ from gagar.broker.local import cluster_of
 from gagar.broker.watch import cluster_watch
 from gagar.cli.saved_run import save_run
 from gagar.cli.topics import apply_topology
-from gagar.config import KafkaTable, Run
+from gagar.config import DRAIN_S, KafkaTable, Run
 from gagar.errors import UnavailableError
 from gagar.processes.orphan_cleanup import OrphanCleanup
 from gagar.processes.shutdown import interruption
@@ -52,13 +52,21 @@ def run_pipeline(run: Run, specs: Sequence[ProcessSpec], view: View) -> int:
             return asyncio.run(drive(run, specs, view, kafka, held))
 
 
+def stopping(specs: Sequence[ProcessSpec]) -> str:
+    """What is told while the stages stop."""
+    drain_s = max((spec.drain_s for spec in specs), default=0.0)
+    if drain_s <= DRAIN_S:
+        return "stopping the stages ..."
+    return f"stopping the stages: work in progress may take {drain_s:g} s to end; Ctrl-C or SIGTERM again abandons it ..."
+
+
 async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, kafka: KafkaTable, held: ExitStack | None = None) -> int:
     """The same over a cluster that answers. A run that is in use is refused before anything of it is touched; `held`: it is
     taken already."""
-    interrupted = interruption()
+    supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line, held=held)
+    interrupted = interruption(supervisor.stop_at_once)
     run.dir.mkdir(parents=True, exist_ok=True)
     storage = Storage(run.dir)
-    supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line, held=held)
     await supervisor.hold()
     try:
         for told in await asyncio.to_thread(save_run, run):
@@ -73,6 +81,6 @@ async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, kafka: Kafka
         raise
     finally:
         with suppress(OSError):
-            click.echo("stopping the stages ...", err=True)
+            click.echo(stopping(specs), err=True)
         await supervisor.stop()
     return await view.conclude(kafka, states)

@@ -36,7 +36,7 @@ def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> int:
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     logging.getLogger("kafka").setLevel(logging.ERROR)
     arguments, scale = run_arguments(context), parse_scales(scales)
-    specs = stage_processes(arguments, scale, run.kafka.num_partitions)
+    specs = stage_processes(arguments, scale, run)
     elsewhere = [shlex.join(["gagar", "run", stage, *arguments]) for stage, num in scale.items() if num == 0]
     return run_pipeline(run, specs, LogView(run, elsewhere))
 

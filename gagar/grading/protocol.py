@@ -7,7 +7,7 @@ UnusableGradeError, and its group keeps the GRPO advantages.
 from collections.abc import Sequence
 from typing import Protocol
 
-from gagar.config import Kind, Seconds
+from gagar.config import Kind, Seconds, WorkTable
 from gagar.errors import GagarError
 from gagar.records import Grade, Group, Verdict
 from gagar.stream.handlers import References
@@ -33,7 +33,7 @@ class Grader(Protocol):
     async def close(self) -> None: ...
 
 
-class GraderTable(Kind, frozen=True, kw_only=True):
+class GraderTable(WorkTable, Kind, frozen=True, kw_only=True):
     """[grader] in the run file: a kind of grader."""
 
     deadline_s: Seconds = 600.0

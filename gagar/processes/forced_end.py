@@ -1,5 +1,5 @@
-"""A stage's process ends in time: at once while it starts, as nothing is in work then; later the first signal asks it to stop,
-and a timer behind it ends what hangs."""
+"""A stage's process ends in time: at once while it starts, as nothing is in work then; later the first signal asks it to stop
+when its work has ended, the second one to stop at once, and a timer behind each ends what hangs."""
 
 import asyncio
 import logging
@@ -9,25 +9,33 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gagar.config import DRAIN_S
+
 logger = logging.getLogger(__name__)
 
-STOP_S = 14.0
-"""From the first signal to the end of the process, whatever hangs."""
+END_S = 10.0
+"""From the end of the work, or the second signal, to the end of the process, whatever hangs."""
 _timers: list[threading.Timer] = []
 
 
-def stop_event(is_at_work: Callable[[], bool] = lambda: True) -> asyncio.Event:
-    """Set by SIGTERM or SIGINT; from then on the process has STOP_S to end, or is ended. One that is not yet at
-    work ends at once."""
+def stop_event(
+    is_at_work: Callable[[], bool] = lambda: True, drain_s: float = DRAIN_S, stop_at_once: Callable[[], None] = lambda: None
+) -> asyncio.Event:
+    """Set by SIGTERM or SIGINT; from then on the process has `drain_s` and END_S to end, or is ended. A second signal calls
+    `stop_at_once`, and leaves END_S. A process that is not yet at work ends at once."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def on_signal(name: str) -> None:
         if not is_at_work():
             end_at_once()
         if not stop.is_set():
-            logger.info("stopping on %s", name)
+            logger.info("stopping on %s when work in progress has ended, within drain_s=%g", name, drain_s)
             stop.set()
-            end_by_force_after(STOP_S)
+            end_by_force_after(drain_s + END_S)
+        else:
+            logger.info("stopping at once on %s", name)
+            stop_at_once()
+            end_by_force_after(END_S)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)

@@ -1,9 +1,10 @@
 """Ctrl-C, SIGTERM and a closed terminal, for commands that have something to stop: the first signal asks, a second Ctrl-C or
-SIGTERM ends the process at once."""
+SIGTERM tells to hurry if there is something to hurry, and else ends the process at once."""
 
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 
 EXIT_INTERRUPTED = 130
 
@@ -16,15 +17,19 @@ def lead_nowhere(*descriptors: int) -> None:
     os.close(nowhere)
 
 
-def interruption() -> asyncio.Event:
-    """Set by the first Ctrl-C, SIGTERM or hang-up of the terminal, which takes no more output then."""
+def interruption(hurry: Callable[[], None] | None = None) -> asyncio.Event:
+    """Set by the first Ctrl-C, SIGTERM or hang-up of the terminal, which takes no more output then. The next Ctrl-C or SIGTERM
+    calls `hurry`; the one after it, or after the first if there is nothing to hurry, ends the process at once."""
     event = asyncio.Event()
     loop = asyncio.get_running_loop()
     terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def note(number: int) -> None:
+        if event.is_set() and hurry is not None:
+            hurry()
+        if event.is_set() or hurry is None:
+            loop.remove_signal_handler(number)
         event.set()
-        loop.remove_signal_handler(number)
 
     def hang_up() -> None:
         event.set()

@@ -36,6 +36,8 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     has_end: bool = False
     """Exit code 0 is its planned end; without one it is started again after any exit."""
+    drain_s: float = 0.0
+    """Seconds that its work may take to end after SIGTERM, beside `RestartPolicy.stop_s`."""
     is_goal: bool = False
     """When all processes of this kind have ended as planned, so has the run."""
 
@@ -63,7 +65,7 @@ class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_unavailable: int = 3
     """In a row, of a process that has never settled, while Kafka is up: what it asks for will hardly come."""
     stop_s: float = 20.0
-    """From SIGTERM to SIGKILL."""
+    """From SIGTERM to SIGKILL, beside the time that the work may take to end."""
 
     def backoff_s(self, early_deaths: int) -> float:
         """Pause before the next life."""
@@ -182,8 +184,8 @@ class SupervisedProcess:
         }
 
     def stop(self) -> None:
-        """Asks the process to end; `keep` returns when it has, or after `kill`. Only the process itself is signalled: it
-        knows in which order its own children have to end."""
+        """Asks the process to end; `keep` returns when it has, or after `kill`. A stage that is asked again no longer waits for
+        its work. Only the process itself is signalled: it knows in which order its own children have to end."""
         self._stopping.set()
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)

@@ -104,16 +104,24 @@ class Supervisor:
         """Ends everything within a bounded time: in good order, then by force. Quiet if nothing was started."""
         for process in self._processes:
             process.stop()
-        if self._kept:
-            _, late = await asyncio.wait(self._kept, timeout=self._restart_policy.stop_s)
-            for task in late:
-                logger.warning("stage killed name=%s waited_s=%.0f", task.get_name(), self._restart_policy.stop_s)
-                self._kept[task].kill()
-            await asyncio.wait(self._kept)
+        await asyncio.gather(*(self._ended(task, process) for task, process in self._kept.items()))
         for side in self._side:
             side.cancel()
         await asyncio.gather(*self._side, *self._kept, return_exceptions=True)
         await asyncio.to_thread(self._held.close)
+
+    def stop_at_once(self) -> None:
+        """A `stop` that is under way waits for no work any more."""
+        for process in self._processes:
+            process.stop()
+
+    async def _ended(self, task: asyncio.Task[int], process: SupervisedProcess) -> None:
+        stop_s = self._restart_policy.stop_s + process.spec.drain_s
+        await asyncio.wait([task], timeout=stop_s)
+        if not task.done():
+            logger.warning("stage killed name=%s waited_s=%.0f", process.spec.name, stop_s)
+            process.kill()
+            await asyncio.wait([task])
 
     def states(self) -> list[ProcessState]:
         """Every process, in the order of the stages."""

@@ -7,6 +7,7 @@ import random
 import msgspec
 import tenacity
 
+from gagar.config import DRAIN_S
 from gagar.errors import GagarError, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,9 @@ class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     dead_share_of: int = 256
     revoke_s: float = 2.0
     """Seconds for committing what is finished before the consumer group is divided anew."""
-    drain_s: float = 4.0
+    last_commit_s: float = 1.0
+    """Seconds for committing what has finished on a partition that went elsewhere; its next owner's fence comes about then."""
+    drain_s: float = DRAIN_S
     """Seconds for handlers to finish at a shutdown; then their work is abandoned."""
     close_s: float = 2.5
     """For connections at a shutdown, and again for the handler's own; with `drain_s` and the transport's end it stays below
@@ -93,6 +96,8 @@ class Counters(msgspec.Struct, kw_only=True):
     retries: int = 0
     abandoned: int = 0
     """Deliveries whose work was thrown away: the partition moved, or the stage stopped first."""
+    wasted: int = 0
+    """Finished units among those deliveries: no commit took them in time, so they are made again."""
     missing: int = 0
     """Offsets that the log no longer held when they were due: retention has overtaken the stage."""
     blocked: int = 0

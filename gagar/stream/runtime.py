@@ -1,12 +1,16 @@
 """The runtime of a stage: a member of its group, and a lane for each partition number that it owns (of a source: for 0 only).
 
-A rebalance alone stops nothing: what is finished is committed before the group is divided anew, handlers go on, and a number
-that comes back keeps its lane. One that went elsewhere is abandoned; its new owner's producer has fenced ours. A source that
-loses its place ends: what it knows would be stale if it came back.
+A rebalance alone stops no handler: nothing new begins until the group is divided anew, what is finished is committed before,
+and a number that comes back keeps its lane. One that went elsewhere is abandoned: its handlers are cancelled, and what they
+have finished gets a last commit, before the new owner's producer fences ours. A source that loses its place ends: what it
+knows would be stale if it came back.
+
+A stage that is told to stop begins nothing new and keeps its place in the group while its work goes on (`drain_s`).
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from gagar.errors import FencedError
@@ -56,7 +60,9 @@ class StageRuntime:
         self._broken: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
         """The planned end of a source."""
-        self._is_stopping = False
+        self._at_once = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._is_draining = self._is_closing = False
         self._is_open = False
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -79,15 +85,21 @@ class StageRuntime:
         """Whether it is a member of the stage's group: before that nothing is in work."""
         return self._membership is not None
 
+    def stop_at_once(self) -> None:
+        """Work that a stop waits for is abandoned."""
+        self._at_once.set()
+
     async def on_revoked(self) -> None:
-        """Owner: commits what is finished, as far as that is quickly done."""
+        """Owner: begins nothing more until the group is divided; commits what is finished, as far as that is quickly done."""
         lanes = list(self.lanes.values())
+        for lane in lanes:
+            lane.pause()
         if not await bounded(gathered([lane.flush() for lane in lanes]), self._limits.revoke_s):
             log.warning("rebalance before everything finished was committed stage=%s", self._stage.name)
 
     def on_assigned(self, numbers: frozenset[int]) -> None:
         """Owner: keeps the lanes that stay, abandons those that went, starts those that came."""
-        if self._is_stopping or self._membership is None:
+        if self._is_closing or self._membership is None:
             return
         log.info("partitions assigned stage=%s numbers=%s", self._stage.name, sorted(numbers))
         is_source = isinstance(self._handler, Source)
@@ -97,7 +109,9 @@ class StageRuntime:
             if is_source:
                 name = self._stage.name
                 self._break(FencedError(f"stage {name}: expected to keep its place, got a rebalance; start it again"))
-        for number in sorted(due - self.lanes.keys()):
+        for lane in self.lanes.values():
+            lane.resume()
+        for number in sorted(due - self.lanes.keys()) if not self._is_draining else ():
             self._start(number)
 
     async def _open_handler(self, references: LogReferences) -> None:
@@ -113,15 +127,19 @@ class StageRuntime:
             counting = log_counts(self._stage.name, self.counters)
             pinned = self._topics.watch(self._limits.pin_check_s)
             serving = together(membership.run(), self._watch(), self._tables.follow(), counting, pinned)
-            await until(stop, until(self._ended, serving))
-            await self._drain()
+            await until(self._drained, together(serving, self._drain(stop)))
         finally:
-            self._is_stopping = True
+            self._is_closing = True
+            lanes = list(self.lanes.values())
             for number in list(self.lanes):
                 self._abandon(number)
-            ends = [*self._tasks.values(), membership.close()]
-            if not await bounded(gathered(ends), self._limits.close_s):
+            if not await bounded(self._leave(membership, lanes), self._limits.close_s):
                 log.warning("stopped before all connections had closed stage=%s", self._stage.name)
+
+    async def _leave(self, membership: Membership, lanes: Sequence[Lane]) -> None:
+        """Gives up the place in the group, once the last commits have been made: a successor would fence them."""
+        await gathered([lane.left.wait() for lane in lanes])
+        await gathered([*self._tasks.values(), membership.close()])
 
     def _start(self, number: int) -> None:
         assert self._membership is not None
@@ -133,16 +151,11 @@ class StageRuntime:
     async def _run_lane(self, lane: Lane, predecessor: asyncio.Task[None] | None) -> None:
         """A number that went and came back waits for the end of what it was, even if it goes once more meanwhile."""
         if predecessor is not None:
-            try:
-                await asyncio.wait([predecessor])
-            except asyncio.CancelledError:
-                await asyncio.wait([predecessor])
-                raise
+            await asyncio.wait([predecessor])
         await lane.run()
 
     def _abandon(self, number: int) -> None:
         self.lanes.pop(number).abandon()
-        self._tasks[number].cancel()
         self._context.budget.changed.set()
 
     def _check(self, task: asyncio.Task[None]) -> None:
@@ -158,14 +171,20 @@ class StageRuntime:
         assert self._broken is not None
         await asyncio.shield(self._broken)
 
-    async def _drain(self) -> None:
-        """Intake is over; what is in work ends by its deadline or is abandoned."""
-        self._is_stopping = True
+    async def _drain(self, stop: asyncio.Event) -> None:
+        """Once it is to end: intake is over; what is in work ends by its deadline, and before `stop_at_once`, or is abandoned.
+
+        Until then the place in the group is kept: partitions on which work goes on do not move.
+        """
+        await until(self._ended, gathered([stop.wait()]))
+        self._is_draining = True
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.stop_reading()
-        if not await bounded(gathered([lane.drain() for lane in lanes]), self._limits.drain_s):
+        draining = until(self._at_once, gathered([lane.drain() for lane in lanes]))
+        if not await bounded(draining, self._limits.drain_s) or self._at_once.is_set():
             log.warning("stopped before all work had ended stage=%s", self._stage.name)
+        self._drained.set()
 
     async def _close(self, references: LogReferences) -> None:
         if self._is_open and not await bounded(self._handler.close(), self._limits.close_s):

@@ -56,14 +56,16 @@ class Scene:
     async def work(self, delivery: Delivery[Any], sample_index: int = -1) -> None:
         """What befalls an effect before it answers: it hangs, it blocks the loop, it has a bug, and it takes its time."""
         self._trace.started(delivery.ref)
+        is_done = False
         try:
             if self.markers.take("hang", self.stage):
                 await asyncio.sleep(HANG_S)
             self.compute(delivery.key, sample_index)
             linger_s = LINGER_S if self.markers.is_lingering(self.stage) else 0.0
             await asyncio.sleep(linger_s + self.expected.delay_s(self.stage, delivery.key, sample_index))
+            is_done = True
         finally:
-            self._trace.ended(delivery.ref)
+            self._trace.ended(delivery.ref, is_done=is_done)
 
     def compute(self, group_id: str, sample_index: int = -1) -> None:
         """The same for handlers that only compute."""

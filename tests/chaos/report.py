@@ -58,6 +58,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             "differences": len(differences(self.calm.facts, self.fire.facts)),
             "restarted_handlers": len(log.restarted),
             "kept_handlers": log.num_kept,
+            "reran_finished": self.fire.waste.num_reran,
+            "begun_after_loss": len(self.fire.waste.begun_after_loss),
             "unexpected_exits": len(log.unexpected_exits),
             "late_stops": len(log.late_stops),
             "learner_runs": facts.num_lineages,

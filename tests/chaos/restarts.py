@@ -1,11 +1,11 @@
-"""Whether scaling has restarted handlers in place: counted from the traces of the processes.
+"""Work that was done again, or begun where it was lost: counted from the traces of the processes.
 
-In: the process that was there before a scaling, those that came beside it, and from when to when. A partition was kept if the
-first process owned it all the time and no other began anything of it; a delivery that a handler began on twice there was
-restarted, without need.
+Of one scaling. In: the process that was there before it, those that came beside it, and from when to when. A partition was kept
+if the first process owned it all the time and no other began anything of it; a delivery that a handler began on twice there was
+restarted, without need. Of a whole run. In: the directory of the traces.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,59 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """Handlers that were in work, on partitions that were kept, when the group was divided anew."""
     restarted: list[str]
     """Deliveries that were begun again."""
+
+
+class Waste(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen in a whole run."""
+
+    num_reran: int
+    """Deliveries that a handler had answered and another one, of another process, began again: of partitions that moved too
+    early, and of processes that were killed before their commit."""
+    begun_after_loss: list[str]
+    """Deliveries that a handler began on though its process had been told that the partition was another's."""
+
+
+def waste(directory: Path) -> Waste:
+    """What all processes of a run have done in vain."""
+    traces: dict[str, dict[int, list[Entry]]] = {}
+    for path in sorted(directory.glob("*.trace")):
+        stage, pid, _ = path.name.split(".")
+        traces.setdefault(stage, {})[int(pid)] = list(read_trace(directory, stage, int(pid)))
+    return Waste(
+        num_reran=sum(len(reran(processes)) for processes in traces.values()),
+        begun_after_loss=[
+            f"{stage} pid {pid} partition {place[0]} offset {place[1]}"
+            for stage, processes in traces.items()
+            for pid, entries in processes.items()
+            for place in begun_on_lost(entries)
+        ],
+    )
+
+
+def reran(processes: Mapping[int, list[Entry]]) -> set[tuple[int, int]]:
+    """Deliveries of a stage that were begun in another process after a handler had answered."""
+    answered: dict[tuple[int, int], tuple[float, int]] = {}
+    starts = []
+    for pid, entries in processes.items():
+        for entry in entries:
+            place = entry.numbers[0], entry.numbers[-1]
+            if entry.kind == "done":
+                answered[place] = min(answered.get(place, (entry.at, pid)), (entry.at, pid))
+            elif entry.kind == "start":
+                starts.append((place, entry.at, pid))
+    return {place for place, at, pid in starts if place in answered and answered[place][0] < at and answered[place][1] != pid}
+
+
+def begun_on_lost(entries: list[Entry]) -> list[tuple[int, int]]:
+    """Deliveries that one process began on partitions that were not its own then."""
+    owned: list[int] = []
+    begun = []
+    for entry in entries:
+        if entry.kind == "own":
+            owned = entry.numbers
+        elif entry.kind == "start" and entry.numbers[0] not in owned:
+            begun.append((entry.numbers[0], entry.numbers[1]))
+    return begun
 
 
 def owned_by(directory: Path, stage: str, pid: int) -> list[int]:

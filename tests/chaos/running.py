@@ -18,7 +18,7 @@ from tests.chaos.expected_outcomes import NUM_EVALUATIONS
 from tests.chaos.facts import Facts, gather
 from tests.chaos.judge import Judgement, judge
 from tests.chaos.plan import Plan, real_topics
-from tests.chaos.restarts import Watched
+from tests.chaos.restarts import Waste, Watched, waste
 from tests.chaos.slots import Exit, Slot, slots
 from tests.chaos.watching import Progress, watching
 from topology.stages import STAGES
@@ -76,6 +76,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     judgement: Judgement
     log: Log
+    waste: Waste
     stream_s: float
     """From the first process to the sampler's end."""
     is_complete: bool
@@ -94,6 +95,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
                     ("unexpected exits", log.unexpected_exits),
                     ("late stops", log.late_stops),
                     ("restarted handlers", log.restarted),
+                    ("begun after loss", self.waste.begun_after_loss),
                 )
                 if texts
             },
@@ -127,6 +129,7 @@ async def run_once(plan: Plan, holder: Path, timeout_s: float, fire: Fire | None
         facts=facts,
         judgement=await judge(plan, facts),
         log=log,
+        waste=waste(Path(plan.directory)),
         stream_s=stream_s,
         is_complete=is_complete,
     )

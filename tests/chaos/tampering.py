@@ -105,9 +105,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """A line of a trace."""
 
     at: float
-    kind: Literal["start", "end", "own"]
+    kind: Literal["start", "done", "end", "own"]
     numbers: list[int]
-    """start, end: partition and offset of the delivery. own: the partition numbers that the process owns from now on."""
+    """start, done (it has answered), end (it has failed or was given up): partition and offset of the delivery. own: the
+    partition numbers that the process owns from now on."""
 
 
 class Trace:
@@ -122,9 +123,9 @@ class Trace:
             _is_started.set(True)
             self._write(Entry(time.time(), "start", [ref.partition, ref.offset]))
 
-    def ended(self, ref: LogRef) -> None:
-        """A handler has answered, failed, or been given up."""
-        self._write(Entry(time.time(), "end", [ref.partition, ref.offset]))
+    def ended(self, ref: LogRef, *, is_done: bool) -> None:
+        """A handler has answered, or has failed or been given up."""
+        self._write(Entry(time.time(), "done" if is_done else "end", [ref.partition, ref.offset]))
 
     def owns(self, numbers: frozenset[int]) -> None:
         """The group has been divided anew."""

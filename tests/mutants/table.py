@@ -118,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lane's producer is built anew after an error",
-        "Lane.run",
+        "Lane._serve",
         "await together(self._take_over())",
         """
         if self._producer is None:
@@ -174,6 +174,51 @@ MUTANTS = (
         "await bounded(gathered([lane.flush() for lane in lanes]), self._limits.revoke_s)",
         "lanes or self._limits.revoke_s >= 0",
         "test_what_has_finished_is_committed_before_the_group_is_divided_anew",
+    ),
+    Mutant(
+        "nothing begins while the group is divided anew",
+        "StageRuntime.on_revoked",
+        "lane.pause()",
+        "pass",
+        "test_nothing_begins_between_a_revocation_and_the_division_and_what_ends_is_committed[memory]",
+    ),
+    Mutant(
+        "a revocation waits for what is finished, not for an empty queue",
+        "Lane.flush",
+        "self.queue.wait_present()",
+        "self.queue.wait_empty()",
+        "test_a_revocation_waits_for_what_is_finished_and_not_for_what_ends_later[memory]",
+    ),
+    Mutant(
+        "what is finished gets a last commit on a partition that went elsewhere",
+        "Lane.abandon",
+        "len(self.queue)",
+        "0",
+        "test_what_ends_after_a_revocation_gets_a_last_commit_or_is_counted",
+    ),
+    Mutant(
+        "a stage that stops begins nothing on numbers that it wins",
+        "StageRuntime.on_assigned",
+        "sorted(due - self.lanes.keys()) if not self._is_draining else ()",
+        "sorted(due - self.lanes.keys())",
+        "test_partitions_on_which_work_goes_on_stay_while_a_stage_stops_and_another_comes[memory]",
+    ),
+    Mutant(
+        "the place in the group is kept while a stage drains",
+        "StageRuntime._serve",
+        "await until(self._drained, together(serving, self._drain(stop)))",
+        """
+        await until(stop, serving)
+        await self._drain(stop)
+        """,
+        "test_partitions_on_which_work_goes_on_stay_while_a_stage_stops_and_another_comes[memory]",
+    ),
+    Mutant(
+        "a second word ends a stop at once",
+        "StageRuntime.stop_at_once",
+        "self._at_once.set()",
+        "pass",
+        "test_a_second_word_ends_a_stop_at_once_and_what_is_finished_is_committed[memory]",
     ),
     Mutant(
         "handlers of a number that comes back go on",

@@ -81,7 +81,7 @@ async def test_another_try_in_the_same_task_is_no_start(tmp_path: Path, monkeypa
     async def handle() -> None:
         for _ in range(3):
             trace.started(LogRef(topic="trajectories", partition=1, offset=9))
-        trace.ended(LogRef(topic="trajectories", partition=1, offset=9))
+        trace.ended(LogRef(topic="trajectories", partition=1, offset=9), is_done=False)
 
     await asyncio.gather(asyncio.create_task(handle()), asyncio.create_task(handle()))
     entries = list(tampering.read_trace(tmp_path, "verifier", 4))
@@ -90,3 +90,16 @@ async def test_another_try_in_the_same_task_is_no_start(tmp_path: Path, monkeypa
     assert [entry.numbers for entry in entries] == [[0, 1], *[[1, 9]] * 4]
     assert restarts.owned_by(tmp_path, "verifier", 4) == [0, 1]
     assert isinstance(entries[0], Entry)
+
+
+def test_what_was_answered_and_begun_by_another_process_was_done_again(tmp_path: Path) -> None:
+    traced(tmp_path, 1, (0, "own", [0]), (1, "start", [0, 7]), (2, "done", [0, 7]), (3, "start", [0, 8]), (4, "end", [0, 8]))
+    traced(tmp_path, 2, (0.5, "start", [0, 7]), (5, "own", [0]), (6, "start", [0, 8]), (7, "done", [0, 8]))
+    assert restarts.waste(tmp_path).num_reran == 0, "7 was begun before it had been answered, 8 had only been given up"
+    traced(tmp_path, 3, (8, "own", [0]), (9, "start", [0, 7]), (9, "start", [0, 8]), (10, "start", [0, 7]))
+    assert restarts.waste(tmp_path).num_reran == 2
+
+
+def test_what_begins_on_a_partition_that_has_gone_is_told(tmp_path: Path) -> None:
+    traced(tmp_path, 1, (0, "own", [0, 1]), (1, "start", [1, 7]), (2, "own", [0]), (3, "start", [0, 8]), (4, "start", [1, 9]))
+    assert restarts.waste(tmp_path).begun_after_loss == ["verifier pid 1 partition 1 offset 9"]

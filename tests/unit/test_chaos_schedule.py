@@ -13,6 +13,7 @@ from tests.chaos.handlers import HELD_EVERY_S, NUM_HELD, Asking, Scene
 from tests.chaos.judge import Judgement
 from tests.chaos.plan import STAGE_NAMES, Plan
 from tests.chaos.report import Report, never_came
+from tests.chaos.restarts import Waste
 from tests.chaos.running import Course, Log
 from tests.chaos.schedule import KINDS, TAKEN_OVER, Kind, Schedule, fire_one
 from tests.chaos.tampering import Markers, Trace
@@ -36,7 +37,13 @@ def make_plan(directory: Path) -> Plan:
 def make_course(log: Log, directory: Path) -> Course:
     nothing: dict[str, list[str]] = {name: [] for name in Judgement.__struct_fields__}
     return Course(
-        plan=make_plan(directory), facts=Facts(), judgement=Judgement(**nothing), log=log, stream_s=1.0, is_complete=True
+        plan=make_plan(directory),
+        facts=Facts(),
+        judgement=Judgement(**nothing),
+        log=log,
+        waste=Waste(num_reran=0, begun_after_loss=[]),
+        stream_s=1.0,
+        is_complete=True,
     )
 
 

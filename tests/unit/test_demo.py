@@ -155,7 +155,7 @@ async def run_fake(directory: Path) -> tuple[int, str]:
     console = Console(file=io.StringIO(), highlight=False, soft_wrap=True)
     run = make_run(directory)
     code = await drive(
-        run, stage_processes(("--run", "x"), {}, 4), DemoView(run, console), KafkaTable(bootstrap_servers="broker:1")
+        run, stage_processes(("--run", "x"), {}, run), DemoView(run, console), KafkaTable(bootstrap_servers="broker:1")
     )
     return code, console.file.getvalue()  # type: ignore[attr-defined]
 

@@ -33,7 +33,7 @@ Log = list[RawRecord | None]
 class ModelLane:
     """A lane in small: reads two logs, keeps a frontier of each, and holds what is finished."""
 
-    is_reading = True
+    is_open = True
 
     def __init__(
         self, logs: dict[Partition, Log], committed: dict[Partition, tuple[int, str]], wall: Callable[[], float]
@@ -49,6 +49,9 @@ class ModelLane:
         self.queue.drop(lambda unit: True)
         self.work.abandon(lambda spot: True)
         self.frontiers = {at: Frontier.restore(*committed[at]) for at in self.logs}
+
+    async def opened(self) -> bool:
+        return True
 
     def finish(self, unit: Unit) -> None:
         self.queue.put(unit)

@@ -302,3 +302,52 @@ async def test_what_has_finished_is_committed_before_the_group_is_divided_anew(m
             await two.until(lambda: len(two.runtime.lanes) == 2)
             await one.until_finished(NUM)
     assert (one.runtime.counters.abandoned, two.runtime.counters.delivered) == (0, 0)
+
+
+class Releasing(Holding):
+    """Handlers that end after the revocation has been waited for: nothing but the last commit can save what they have done."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        runtime, on_revoked = process.runtime, process.runtime.on_revoked
+
+        async def then_release() -> None:
+            await on_revoked()
+            if self.calls.total() == NUM:
+                self.release.set()
+                await process.until(lambda: sum(len(lane.queue) for lane in runtime.lanes.values()) == NUM)
+
+        runtime.on_revoked = then_release
+        runtime._handler = self
+
+
+@pytest.mark.parametrize(("is_quick", "num_wasted"), [(True, 0), (False, NUM // 2)])
+async def test_what_ends_after_a_revocation_gets_a_last_commit_or_is_counted(
+    monkeypatch: pytest.MonkeyPatch, is_quick: bool, num_wasted: int
+) -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    original, is_held = MemoryProducer.commit, asyncio.Event()
+    may_commit = asyncio.Event()
+
+    async def commit(self: MemoryProducer, *args: Any) -> None:
+        is_held.set()
+        await may_commit.wait()
+        await original(self, *args)
+
+    one = Process(world, STAGE, Holding())
+    handler = Releasing(one)
+    if is_quick:  # the commit under way goes through as the division is told
+        on_assigned = one.runtime.on_assigned
+        one.runtime.on_assigned = lambda numbers: (on_assigned(numbers), is_held.is_set() and may_commit.set())
+    async with one:
+        await one.until(lambda: len(handler.calls) == NUM)
+        monkeypatch.setattr(MemoryProducer, "commit", commit)
+        successor = Answering()
+        async with Process(world, STAGE, successor) as two:
+            await two.until(lambda: len(two.runtime.lanes) == 2 and len(one.runtime.lanes) == 2)
+            may_commit_later = asyncio.get_running_loop().call_later(0.5, may_commit.set)
+            await two.until(lambda: one.runtime.counters.finished + two.runtime.counters.finished == NUM)
+            may_commit_later.cancel()
+    counters = one.runtime.counters
+    assert (counters.wasted, counters.abandoned, successor.calls.total()) == (num_wasted, num_wasted, num_wasted)

@@ -28,12 +28,15 @@ def make_raw(offset: int = 0, at: Partition = A, time: float = 10.0, key: str = 
 class FakeLane:
     """Collects finished units."""
 
-    is_reading = True
+    is_open = True
 
     def __init__(self) -> None:
         self.queue = UnitQueue()
         self.finished: list[Unit] = []
         self.behind: list[Partition] = []
+
+    async def opened(self) -> bool:
+        return True
 
     def finish(self, unit: Unit) -> None:
         self.finished.append(unit)

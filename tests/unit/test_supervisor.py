@@ -7,25 +7,36 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gagar.broker.watch import ClusterWatch
 from gagar.cli.stage_processes import stage_processes
+from gagar.config import DRAIN_S
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity
 from gagar.processes.orphan_cleanup import members
 from gagar.processes.supervised import ProcessSpec, RestartPolicy
 from gagar.processes.supervisor import Supervisor
+from tests.runs import make_run
 from topology.stages import STAGES
 
 pytestmark = pytest.mark.slow
 
 QUICK = RestartPolicy(first_backoff_s=0.001, max_early_deaths=2, stop_s=0.3)
 FOREVER = "import time; print('up', flush=True); time.sleep(60)"
+SLOW = """import signal, time
+asked = []
+signal.signal(signal.SIGTERM, lambda *signals: asked.append(time.monotonic()))
+print('up', flush=True)
+while len(asked) < 2 and (not asked or time.monotonic() < asked[0] + work_s): time.sleep(0.01)
+print('asked', len(asked), flush=True)"""
+RUN = make_run(Path("/nowhere"), num_partitions=4)
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 
 
-def spec(name: str, script: str, *, is_goal: bool = False) -> ProcessSpec:
-    return ProcessSpec(name=name, command=(sys.executable, "-I", "-c", script), has_end=is_goal, is_goal=is_goal)
+def spec(name: str, script: str, *, is_goal: bool = False, drain_s: float = 0.0) -> ProcessSpec:
+    command = (sys.executable, "-I", "-c", script)
+    return ProcessSpec(name=name, command=command, has_end=is_goal, is_goal=is_goal, drain_s=drain_s)
 
 
 class Lines:
@@ -158,6 +169,25 @@ async def test_the_log_of_the_run_before_is_kept_beside_the_new_one(tmp_path: Pa
     assert ((logs / "a.log").read_text(), (logs / "a.log.1").read_text()) == ("second\n", "first\n")
 
 
+async def test_a_stop_leaves_long_work_the_time_that_it_may_take_and_no_more_when_it_is_hurried(tmp_path: Path) -> None:
+    lines = Lines()
+    for work_s, is_hurried, asked in ((1.0, False, 1), (600.0, True, 2)):
+        supervisor = make_supervisor(tmp_path, spec("a", f"work_s = {work_s}\n{SLOW}", drain_s=work_s * 20), lines=lines)
+        await supervisor.hold()
+        await supervisor.start()
+        await lines.until(("a", "up"))
+        lines.seen.clear()
+        stopping = asyncio.create_task(supervisor.stop())
+        await asyncio.sleep(QUICK.stop_s * 2)
+        assert not stopping.done()
+        if is_hurried:
+            supervisor.stop_at_once()
+        async with asyncio.timeout(15):
+            await stopping
+        assert lines.seen == [("a", f"asked {asked}")]
+        lines.seen.clear()
+
+
 async def test_stop_without_a_start_is_quiet(tmp_path: Path) -> None:
     await make_supervisor(tmp_path, spec("a", FOREVER)).stop()
 
@@ -198,7 +228,7 @@ def test_a_killed_supervisor_takes_its_processes_and_their_children_along(tmp_pa
 
 
 def test_every_stage_is_one_process_unless_scaled() -> None:
-    specs = stage_processes(("--run", "x.toml"), {"verifier": 2, "grader": 0}, 4)
+    specs = stage_processes(("--run", "x.toml"), {"verifier": 2, "grader": 0}, RUN)
     names = [spec.name for spec in specs]
     assert names == [
         "sampler", "rollout-worker", "verifier.1", "verifier.2", "gatherer", "advantage-publisher", "learner"
@@ -206,22 +236,29 @@ def test_every_stage_is_one_process_unless_scaled() -> None:
     assert specs[2].command == (sys.executable, "-P", "-m", "gagar.cli.main", "run", "verifier", "--run", "x.toml")
     assert [spec.name for spec in specs if spec.is_goal] == ["sampler"]
     assert [spec.name for spec in specs if spec.has_end] == ["sampler", "learner"]
+    assert {spec.drain_s for spec in specs} == {DRAIN_S}
+
+
+def test_a_stage_of_long_work_has_the_time_that_its_table_gives() -> None:
+    run = replace(RUN, tables={**RUN.tables, "rollout_worker": {"drain_s": 3600}})
+    specs = stage_processes((), {"rollout-worker": 2}, run)
+    assert [spec.name for spec in specs if spec.drain_s == 3600] == ["rollout-worker.1", "rollout-worker.2"]
 
 
 def test_a_scale_of_an_unknown_stage_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"--scale verifyer: expected one of .*verifier.*, got verifyer; did you mean"):
-        stage_processes((), {"verifyer": 2}, 4)
-    assert len(stage_processes((), {}, 4)) == len(STAGES)
+        stage_processes((), {"verifyer": 2}, RUN)
+    assert len(stage_processes((), {}, RUN)) == len(STAGES)
 
 
 @pytest.mark.parametrize("stage", ["sampler", "learner"])
 def test_a_stage_that_is_one_process_cannot_be_scaled(stage: str) -> None:
     with pytest.raises(ConfigError, match=rf"--scale {stage}=2: expected 0 or 1, got 2; a second one would fence the first"):
-        stage_processes((), {stage: 2}, 4)
-    assert stage not in [spec.name for spec in stage_processes((), {stage: 0}, 4)]
+        stage_processes((), {stage: 2}, RUN)
+    assert stage not in [spec.name for spec in stage_processes((), {stage: 0}, RUN)]
 
 
 def test_more_processes_than_partitions_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"--scale verifier=5: expected at most kafka.num_partitions, 4, got 5"):
-        stage_processes((), {"verifier": 5}, 4)
-    assert len(stage_processes((), {"verifier": 4}, 4)) == len(STAGES) + 3
+        stage_processes((), {"verifier": 5}, RUN)
+    assert len(stage_processes((), {"verifier": 4}, RUN)) == len(STAGES) + 3

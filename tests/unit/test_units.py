@@ -115,3 +115,22 @@ def test_bytes_count_what_is_encoded() -> None:
     link = LinkedSend(first=Send(topic="o", key=b"", value=b"123"), then=lambda ref: pytest.fail("not called"))
     tombstone = Send(topic="o", key=b"", value=None)
     assert Unit(inputs=(), outputs=[link, tombstone], source=raw).num_bytes == 3
+
+
+async def test_a_wait_for_what_is_here_does_not_wait_for_what_comes_later() -> None:
+    queue = UnitQueue()
+    for offset in range(2):
+        queue.put(make_unit(offset))
+    queue.take(2, 100)
+    waiting = asyncio.create_task(queue.wait_present())
+    await asyncio.sleep(0)
+    queue.put(make_unit(2))
+    queue.give_back()
+    queue.take(1, 100)
+    queue.done()
+    await asyncio.sleep(0)
+    assert not waiting.done(), "one of the two is not committed"
+    queue.take(1, 100)
+    queue.done()
+    await asyncio.wait_for(waiting, 1)
+    assert len(queue) == 1

@@ -21,7 +21,7 @@ from gagar.stream.lanes.reading import LaneReader
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
 from gagar.stream.lanes.work import LostPlaceError, Work
 from gagar.stream.readers.watched import WatchedReader
-from gagar.stream.together import gathered, together
+from gagar.stream.together import bounded, gathered, together, until
 from gagar.stream.transport import Committed, Membership, Partition, Producer
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ IDLE_S = 1.0
 
 
 class Lane:
-    """See the module. `run` serves until cancelled; `stop_reading`, `drain` and `flush` prepare for that."""
+    """See the module. `run` serves until `abandon`; `stop_reading` and `drain` end its work in good order before that."""
 
     def __init__(self, number: int, membership: Membership, context: StageContext, make_work: Callable[["Lane"], Work]) -> None:
         self.number = number
@@ -48,29 +48,43 @@ class Lane:
         self._num_committed = 0
         self._producer: Producer | None = None
         self._reader: LaneReader | None = None
-        self.is_reading = True
+        self._is_reading = True
+        self._intake = asyncio.Event()
+        """Not set while the group is divided anew."""
+        self._intake.set()
+        self._is_leaving = False
+        self.left = asyncio.Event()
+        """Set once an abandoned lane has made its last commit, or will make none."""
         self._refused: dict[bytes, str] = {}
         """Keys of units that the log has refused, and why, where work is done again: the next unit of the key is dead."""
         self._work = make_work(self)
 
     async def run(self) -> None:
-        """Takes over and serves, again after every failure of the log; raises what is wrong with the stage itself."""
+        """Takes over and serves, again after every failure of the log, until it is abandoned; raises what is wrong with the
+        stage itself."""
         num_failures = num_committed = 0
         try:
-            while True:
+            while not self.left.is_set():
+                num_committed = self._num_committed
                 try:
-                    await together(self._take_over())
-                    num_committed = self._num_committed
-                    assert self._reader is not None
-                    await together(self._work.run(self._reader), self._commit(), self._watch())
+                    await until(self.left, self._serve())
                 except LostPlaceError:
                     raise
                 except (UnavailableError, FencedError) as error:
                     num_failures = 1 if self._num_committed > num_committed else num_failures + 1
                     log.warning("lane interrupted lane=%s failures=%d error=%s", self._name, num_failures, error)
-                await asyncio.sleep(self._limits.backoff(max(num_failures, 1)))
+                    if self._is_leaving:
+                        break
+                await bounded(self.left.wait(), self._limits.backoff(max(num_failures, 1)))
         finally:
+            self.left.set()
+            self._discard()
             await gathered((self._close(), self._work.wait_abandoned()))
+
+    async def _serve(self) -> None:
+        await together(self._take_over())
+        assert self._reader is not None
+        await together(self._work.run(self._reader), self._commit(), self._watch())
 
     @property
     def held(self) -> Held:
@@ -94,9 +108,26 @@ class Lane:
     def lagging(self) -> Iterable[Partition]:
         return self._reader.lagging() if self._reader is not None else self._partitions
 
+    @property
+    def is_open(self) -> bool:
+        return self._is_reading and self._intake.is_set()
+
+    async def opened(self) -> bool:
+        await self._intake.wait()
+        return self._is_reading
+
+    def pause(self) -> None:
+        """Nothing new begins until `resume`."""
+        self._intake.clear()
+
+    def resume(self) -> None:
+        """The partition is still this process's."""
+        self._intake.set()
+
     def stop_reading(self) -> None:
-        """Nothing new begins."""
-        self.is_reading = False
+        """Nothing new begins any more."""
+        self._is_reading = False
+        self._intake.set()
 
     async def drain(self) -> None:
         """Until the work that ends by itself has ended and is committed."""
@@ -104,20 +135,33 @@ class Lane:
         await self.queue.wait_empty()
 
     async def flush(self) -> None:
-        """Until what is finished is committed."""
-        await self.queue.wait_empty()
+        """Until what is finished now is committed."""
+        await self.queue.wait_present()
 
-    def abandon(self) -> int:
-        """Throws all unfinished work away, finished units without a commit included; the answer is the number of inputs.
+    def abandon(self) -> None:
+        """Throws all unfinished work away and lets `run` end.
 
-        Nothing begins any more: the room that this makes would be filled before the lane is cancelled.
+        Nothing begins any more: the room that this makes would be filled before the lane has ended. What is finished gets a
+        last commit within `last_commit_s`: it comes before the fence of the partition's next owner, or is fenced.
         """
         self.stop_reading()
-        num_abandoned = self._work.abandon(lambda spot: True) + len(list(self.queue.spots()))
+        self._is_leaving = True
+        self._count_abandoned(self._work.abandon(lambda spot: True))
+        if len(self.queue):
+            asyncio.get_running_loop().call_later(self._limits.last_commit_s, self.left.set)
+        else:
+            self.left.set()
+
+    def _discard(self) -> None:
+        """Finished units that no commit took are made again by the next owner."""
+        num_spots = len(list(self.queue.spots()))
+        self._context.counters.wasted += self.queue.drop(lambda unit: True)
+        self._count_abandoned(num_spots)
+
+    def _count_abandoned(self, num_abandoned: int) -> None:
         self._context.counters.abandoned += num_abandoned
         if num_abandoned:
             log.warning("work abandoned lane=%s deliveries=%d", self._name, num_abandoned)
-        return num_abandoned
 
     async def committed(self) -> dict[Partition, Committed]:
         """The group's offsets of the lane's partitions, asked for now."""
@@ -163,6 +207,8 @@ class Lane:
             await self.queue.wait_filled(IDLE_S)
             if await self._commit_next():
                 await asyncio.sleep(self._limits.commit_gap_s)
+            if self._is_leaving and not len(self.queue):
+                self.left.set()
 
     async def _commit_next(self) -> bool:
         """Commits what is finished, if anything is; keeps none of it alive for longer."""

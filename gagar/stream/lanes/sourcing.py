@@ -72,7 +72,7 @@ class SourceWork(Work):
             raise
 
     async def _produce(self) -> None:
-        while self._lane.is_reading:
+        while await self._lane.opened():
             self._tables.changed.clear()
             await self._lane.flush()
             unit = self._source.next_unit()

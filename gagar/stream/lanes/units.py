@@ -68,6 +68,7 @@ class UnitQueue:
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
         self._emptied.set()
+        self._settled = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._units) + len(self._taken)
@@ -140,6 +141,13 @@ class UnitQueue:
         """Until all units are committed."""
         await self._emptied.wait()
 
+    async def wait_present(self) -> None:
+        """Until the units that are here now are committed, whatever comes meanwhile."""
+        present = set(self._spots)
+        while not present.isdisjoint(self._spots):
+            self._settled.clear()
+            await self._settled.wait()
+
     def _weigh(self, unit: Unit, sign: int) -> None:
         self.input_bytes += sign * unit.input_bytes
         self.output_bytes += sign * unit.num_bytes
@@ -158,4 +166,5 @@ class UnitQueue:
             self._emptied.clear()
         else:
             self._emptied.set()
+        self._settled.set()
         self.on_settled()

@@ -28,8 +28,13 @@ class LaneView(Protocol):
     """What work may know of its lane."""
 
     queue: UnitQueue
-    is_reading: bool
-    """Whether new work may begin."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new work may begin now."""
+
+    async def opened(self) -> bool:
+        """Waits while the group is divided anew; whether new work may begin then. If not, none ever may."""
 
     def finish(self, unit: Unit) -> None:
         """Puts a finished unit up for commit."""
@@ -85,10 +90,10 @@ class DeliveryWork(Work, ABC):
 
     async def run(self, reader: LaneReader) -> None:
         wait_s = 0.0
-        while self._lane.is_reading:
+        while await self._lane.opened():
             if await reader.fill(wait_s, self.max_poll):
                 async with self.intake() as room:
-                    for raw in reader.due(room if self._lane.is_reading else 0):
+                    for raw in reader.due(room if self._lane.is_open else 0):
                         await self.take(raw)
             wait_s = self.tick()
 
