@@ -19,6 +19,8 @@ class Resources:
 
     def __init__(self, run: Run, transport: Callable[[], Transport] | None = None) -> None:
         self.run = run
+        self.member = ""
+        """Name of this process in its consumer group, if it has one: then a restart within the session's time moves nothing."""
         self.transport = transport or self._kafka
 
     @property
@@ -43,4 +45,4 @@ class Resources:
     def _kafka(self) -> Transport:
         from gagar.stream.kafka.client import KafkaTransport
 
-        return KafkaTransport(cluster_now(self.run), self.run.run.name)
+        return KafkaTransport(cluster_now(self.run), self.run.run.name, self.member)

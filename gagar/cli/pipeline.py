@@ -63,10 +63,10 @@ def stopping(specs: Sequence[ProcessSpec]) -> str:
 async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, kafka: KafkaTable, held: ExitStack | None = None) -> int:
     """The same over a cluster that answers. A run that is in use is refused before anything of it is touched; `held`: it is
     taken already."""
-    supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line, held=held)
-    interrupted = interruption(supervisor.stop_at_once)
+    interrupted = interruption(lambda: supervisor.stop_at_once())  # called by the loop, so not before there is one
     run.dir.mkdir(parents=True, exist_ok=True)
     storage = Storage(run.dir)
+    supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line, held=held)
     await supervisor.hold()
     try:
         for told in await asyncio.to_thread(save_run, run):

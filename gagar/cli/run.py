@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import threading
 import time
 from contextlib import suppress
@@ -13,7 +14,7 @@ from gagar.broker.address import broker_command, broker_dir, cluster_now, runnin
 from gagar.cli.run_file import check_run, run_options
 from gagar.cli.saved_run import tell_differences
 from gagar.config import Run
-from gagar.errors import GagarError
+from gagar.errors import ConfigError, GagarError
 from gagar.processes.logs import LogFormat, configure_logs
 from gagar.processes.orphan_cleanup import VARIABLE
 from gagar.report.progress import Progress
@@ -27,12 +28,18 @@ WHAT_THEN = "all but the last evaluation is done; waiting: end it with Ctrl-C, o
 
 @click.command()
 @click.argument("stage", metavar="STAGE")
+@click.option("--member", default="", metavar="NAME", help="Name of this process: its partitions wait 45 s for its restart.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @run_options
-def run(run: Run, stage: str, log_format: LogFormat) -> None:
-    """Run one process of one STAGE; `gagar topics graph` shows them all."""
+def run(run: Run, stage: str, member: str, log_format: LogFormat) -> None:
+    """Run one process of one STAGE; `gagar topics graph` shows them all.
+
+    Processes of a stage that bear a --member name, each its own, keep their partitions while one of them is restarted.
+    """
     chosen = find_stage(stage)
+    check_member(member)
     resources = check_run(run)
+    resources.member = member
     configure_logs(log_format)
     if VARIABLE not in os.environ and "RANK" not in os.environ:  # started by hand
         for told in tell_differences(run):
@@ -42,6 +49,12 @@ def run(run: Run, stage: str, log_format: LogFormat) -> None:
         if not run.kafka.bootstrap_servers:
             threading.Thread(target=watch_local_broker, args=(run,), name="local broker watch", daemon=True).start()
     serve(chosen, resources)
+
+
+def check_member(name: str) -> None:
+    """Raises ConfigError for a name that a cluster would not take."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{0,200}", name):
+        raise ConfigError(f"--member: expected at most 200 ASCII letters, digits, '.', '_' and '-', got {name!r}")
 
 
 def watch_local_broker(run: Run, every_s: float = 5.0) -> None:

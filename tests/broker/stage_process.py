@@ -14,6 +14,7 @@ from typing import Any
 
 from gagar.config import KafkaTable
 from gagar.stream.handlers import Delivery, Effect, Linked, Output, Transform
+from gagar.stream.limits import RuntimeLimits
 from tests.asking import make_sampler
 from tests.broker.deaths import arm
 from tests.contract.counting import STAGE as SOURCE
@@ -25,6 +26,7 @@ from topology.composition import run_loop, serve_handler
 from topology.resources import Resources
 from topology.stages import SAMPLER
 
+log = logging.getLogger("stage")
 TRANSFORM = make_stage("transform")
 EFFECT = make_stage("effect")
 NUM_UNITS = 40
@@ -37,7 +39,9 @@ class Answering(Effect):
     """Answers each request with tokens and a trajectory that refers to them, after a random moment."""
 
     async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+        log.info("handler begun %s", delivery.key)
         await asyncio.sleep(random.uniform(0, float(os.environ.get("HANDLE_S", "0.05"))))
+        log.info("handler done %s", delivery.key)
         tokens = make_tokens(delivery.record, num_tokens=64)
         return [Linked(first=tokens, then=lambda ref: make_trajectory(delivery, tokens=ref))]
 
@@ -79,7 +83,9 @@ def main() -> None:
         "sampler": (SAMPLER, make_sampler()),
         "waiting-source": (SOURCE, Counting(NUM_UNITS, ahead=5)),
     }[kind]
-    run_loop(serve_handler(stage, Resources(run), handler))  # type: ignore[arg-type]
+    resources, limits = Resources(run), RuntimeLimits(drain_s=float(os.environ["DRAIN_S"]))
+    resources.member = os.environ["MEMBER"]
+    run_loop(serve_handler(stage, resources, handler, limits))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

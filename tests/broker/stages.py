@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from gagar.config import DRAIN_S
 from gagar.stream.spec import Topic
 from tests.contract.world import KafkaWorld, read
 
@@ -25,6 +27,26 @@ class StageProcess:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    async def until_logged(self, words: str, timeout_s: float = 60.0) -> None:
+        """Until its log holds `words`."""
+        async with asyncio.timeout(timeout_s):
+            while words not in self.log.read_text():
+                await asyncio.sleep(0.05)
+
+    def keys(self, word: str) -> list[str]:
+        """Of the deliveries whose handlers have begun, or ended, in order."""
+        return re.findall(rf" handler {word} (\S+)$", self.log.read_text(), re.MULTILINE)
+
+    @property
+    def numbers(self) -> list[str]:
+        """Partition numbers that it owns."""
+        assigned = re.findall(r"partitions assigned .*numbers=\[(.*)\]", self.log.read_text())
+        return assigned[-1].split(", ") if assigned and assigned[-1] else []
+
+    def count(self, counter: str) -> int:
+        """As the stage has told it last."""
+        return int(re.findall(rf" {counter}=(\d+)", self.log.read_text())[-1])
+
     async def ended(self, timeout_s: float = 60.0) -> int:
         """Exit code."""
         return await asyncio.wait_for(self.process.wait(), timeout_s)
@@ -32,7 +54,14 @@ class StageProcess:
 
 @contextlib.asynccontextmanager
 async def stage_process(
-    world: KafkaWorld, kind: str, tmp_path: Path, death: str = "", handle_s: float = 0.05
+    world: KafkaWorld,
+    kind: str,
+    tmp_path: Path,
+    death: str = "",
+    handle_s: float = 0.05,
+    *,
+    drain_s: float = DRAIN_S,
+    member: str = "",
 ) -> AsyncIterator[StageProcess]:
     """A stage at work in a process of its own; killed at the end of the `with` if it still runs."""
     log = tmp_path / f"{kind}-{len(list(tmp_path.iterdir()))}.log"
@@ -46,6 +75,8 @@ async def stage_process(
             env={
                 **os.environ,
                 "HANDLE_S": str(handle_s),
+                "DRAIN_S": str(drain_s),
+                "MEMBER": member,
                 "LEARNER_ROOT": str(tmp_path),
                 "NUM_PARTITIONS": str(world.num_partitions),
             },

@@ -109,3 +109,27 @@ async def test_a_second_word_ends_a_stop_at_once_and_what_is_finished_is_committ
     counters = process.runtime.counters
     assert (counters.finished, counters.abandoned, counters.wasted) == (15, 5, 0)
     assert len(await groups_of(world, TRAJECTORIES)) == 15
+
+
+async def test_a_member_with_a_name_that_is_restarted_has_its_partitions_again_and_nothing_moves(world: World) -> None:
+    everything = [request.group_id for request in requests(40)]
+    await write(world, requests(40))
+    first, second, again = Worker(held=everything), Worker(held=everything), Worker()
+    async with Process(world, STAGE, second, PATIENT, "b") as two:
+        async with Process(world, STAGE, first, PATIENT, "a") as one:
+            await one.until(lambda: len(one.runtime.lanes) == len(two.runtime.lanes) == 2)
+            ours, theirs = one.runtime.counters, two.runtime.counters
+            await one.until(lambda: ours.delivered + theirs.delivered - theirs.abandoned == 40)
+            numbers, before = set(one.runtime.lanes), (theirs.takeovers, theirs.abandoned)
+            one.stopping.set()
+            first.release.set()
+            await one.ended()
+        await write(world, [make_request(f"u-{number:06d}") for number in range(40)])
+        async with Process(world, STAGE, again, PATIENT, "a") as three:
+            await three.until(lambda: set(three.runtime.lanes) == numbers)
+            second.release.set()
+            await three.until(lambda: theirs.finished + three.runtime.counters.finished + len(first.calls) == 80)
+            assert set(two.runtime.lanes).isdisjoint(numbers)
+    assert (theirs.takeovers, theirs.abandoned) == before, "nothing has moved since the first came"
+    assert set(first.calls).isdisjoint(again.calls)
+    assert ours.abandoned == three.runtime.counters.abandoned == 0

@@ -40,8 +40,8 @@ FAST = RuntimeLimits(backoff_s=0.02, max_backoff_s=0.5, drain_s=0.5, close_s=2.0
 class World(Protocol):
     """A cluster with the topics above, empty."""
 
-    def transport(self) -> Transport:
-        """A way into it, for one more process; not yet open."""
+    def transport(self, member: str = "") -> Transport:
+        """A way into it, for one more process of that name, if it has one; not yet open."""
 
     async def grow(self, topic: str, num_partitions: int) -> None:
         """An operator adds partitions to a topic, up to that number."""
@@ -56,8 +56,8 @@ class MemoryWorld:
     def __init__(self, num_partitions: int = NUM_PARTITIONS) -> None:
         self.log = MemoryLog(TOPICS, num_partitions)
 
-    def transport(self) -> MemoryTransport:
-        return MemoryTransport(self.log)
+    def transport(self, member: str = "") -> MemoryTransport:
+        return MemoryTransport(self.log, member)
 
     async def grow(self, topic: str, num_partitions: int) -> None:
         self.log.grow(topic, num_partitions)
@@ -76,10 +76,10 @@ class KafkaWorld:
         self.num_partitions = num_partitions
         self.name = f"t{uuid.uuid4().hex[:12]}"
 
-    def transport(self) -> Transport:
+    def transport(self, member: str = "") -> Transport:
         from gagar.stream.kafka.client import KafkaTransport
 
-        return KafkaTransport(self.kafka, self.name)
+        return KafkaTransport(self.kafka, self.name, member)
 
     def create_topics(self) -> None:
         from gagar.stream.kafka.admin import Admin
@@ -201,8 +201,8 @@ async def read(world: World, topic: Topic) -> list[Delivery[Any]]:
 class Process:
     """A stage at work in this process, stopped in good order by `stop` or at the end of the `with`."""
 
-    def __init__(self, world: World, stage: Stage, handler: Any, limits: RuntimeLimits = FAST) -> None:
-        self.transport = world.transport()
+    def __init__(self, world: World, stage: Stage, handler: Any, limits: RuntimeLimits = FAST, member: str = "") -> None:
+        self.transport = world.transport(member)
         self.runtime: Any = StageRuntime(stage, handler, self.transport, DEAD_LETTERS, limits)
         self.stopping = asyncio.Event()
         self.task: asyncio.Task[None] | None = None

@@ -125,3 +125,18 @@ def test_only_a_stage_that_is_started_by_hand_watches_and_only_the_local_broker(
     result = CliRunner().invoke(run_module.run, arguments, catch_exceptions=False)
     assert (result.exit_code, served) == (0, ["verifier"])
     assert watched.wait(5 if is_told else 0) == is_told
+
+
+@pytest.mark.parametrize(
+    ("name", "is_taken"), [("", True), ("worker-1.eu_west", True), ("worker 1", False), ("w" * 201, False)]
+)
+def test_a_member_has_a_name_that_a_cluster_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_taken: bool
+) -> None:
+    members: list[str] = []
+    monkeypatch.setenv(VARIABLE, os.fspath(tmp_path))
+    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
+    monkeypatch.setattr(run_module, "serve", lambda stage, resources: members.append(resources.member))
+    result = CliRunner().invoke(run_module.run, ["verifier", "--run", str(write_run(tmp_path)), "--member", name])
+    error = f"--member: expected at most 200 ASCII letters, digits, '.', '_' and '-', got {name!r}"
+    assert (members, str(result.exception or "")) == (([name], "") if is_taken else ([], error))

@@ -66,3 +66,31 @@ def test_a_command_under_nohup_goes_on_after_a_hang_up(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == b"summary\n"
         assert process.wait(20) == 0
+
+
+HURRIES = """
+import asyncio
+from gagar.processes.shutdown import interruption
+
+async def main():
+    hurried = asyncio.Event()
+    interrupted = interruption(hurried.set)
+    print("up", flush=True)
+    await interrupted.wait()
+    print("stopping", flush=True)
+    await hurried.wait()
+    print("hurrying", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_the_second_signal_hurries_a_stop_and_the_third_ends_it() -> None:
+    command = [sys.executable, "-c", HURRIES]
+    with killed_at_the_end(subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)) as process:
+        assert process.stdout is not None
+        for line in (b"up\n", b"stopping\n", b"hurrying\n"):
+            assert process.stdout.readline() == line
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == -signal.SIGTERM

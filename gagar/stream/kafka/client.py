@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 SESSION_TIMEOUT_MS = 6000
 HEARTBEAT_MS = 1000
+NAMED_SESSION_TIMEOUT_MS = 45_000
+"""Of a member with a name: for so long its partitions wait for its restart, after whatever end."""
 REBALANCE_TIMEOUT_MS = 15_000
 REQUEST_TIMEOUT_MS = 15_000
 FETCH_BYTES = 512 << 10
@@ -51,8 +53,10 @@ FRESH_S = 5.0
 class KafkaTransport:
     """`gagar.stream.transport.Transport` for one run on a Kafka cluster."""
 
-    def __init__(self, kafka: KafkaTable, run_name: str) -> None:
+    def __init__(self, kafka: KafkaTable, run_name: str, member: str = "") -> None:
+        """`member`: name of this process in its consumer group, whose place outlives a restart; empty: it has none."""
         self._kafka = kafka
+        self._member = member
         self._prefix = f"{run_name}."
         self._client: Any = None
         self.clock = LogClock()
@@ -78,7 +82,7 @@ class KafkaTransport:
 
     def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> "KafkaMembership":
         names = [self._prefix + topic.name for topic in topics]
-        return KafkaMembership(self._kafka, self._prefix, group, names, owner)
+        return KafkaMembership(self._kafka, self._prefix, group, names, owner, self._member)
 
     async def start_producer(self, transactional_id: str, outputs: Sequence[Topic], /) -> "KafkaProducer":
         producer = aiokafka.AIOKafkaProducer(
@@ -274,7 +278,7 @@ class KafkaReader:
 class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
     """`gagar.stream.transport.Membership`: a consumer that keeps the place in the group and delivers nothing."""
 
-    def __init__(self, kafka: KafkaTable, prefix: str, group: str, names: list[str], owner: Owner) -> None:
+    def __init__(self, kafka: KafkaTable, prefix: str, group: str, names: list[str], owner: Owner, member: str) -> None:
         self._prefix = prefix
         self._group = group
         self._names = names
@@ -282,6 +286,7 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         self._numbers: frozenset[int] = frozenset()
         self._is_settled = False
         self._kafka = kafka
+        self._member = member
         self._consumer: Any = None
 
     async def run(self) -> None:
@@ -301,7 +306,8 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
             auto_offset_reset="latest",
             isolation_level="read_committed",
             max_partition_fetch_bytes=1,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            group_instance_id=self._member or None,
+            session_timeout_ms=NAMED_SESSION_TIMEOUT_MS if self._member else SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             request_timeout_ms=REQUEST_TIMEOUT_MS,

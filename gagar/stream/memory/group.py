@@ -12,6 +12,8 @@ class Process(Protocol):
     """The transport that a member belongs to."""
 
     is_dead: bool
+    member: str
+    """Its name, if it has one: then its place outlives it."""
 
 
 class MemoryGroup:
@@ -25,16 +27,30 @@ class MemoryGroup:
         self._rebalances: set[asyncio.Task[None]] = set()
 
     def add(self, member: "MemoryMembership") -> None:
-        """A member comes."""
-        self.members.append(member)
-        self._schedule()
+        """A member comes; one with a name takes its place again."""
+        place = next((other for other in self.members if member.process.member and other.is_away_for(member.process)), None)
+        if place is None:
+            self.members.append(member)
+            return self._schedule()
+        self.members[self.members.index(place)] = member
+        member.numbers = place.numbers
+        if self._turn.locked():
+            return self._schedule()
+        member.is_settled = True
+        return member.owner.on_assigned(member.numbers)
 
     def remove(self, process: Process) -> None:
-        """A process's member goes, if it has one here."""
-        before = len(self.members)
-        self.members = [member for member in self.members if member.process is not process]
-        if len(self.members) != before:
-            self._schedule()
+        """A process's member goes, if it has one here; the place of one with a name stays until `expire`."""
+        for member in [member for member in self.members if member.process is process]:
+            member.is_away = True
+            if not process.member:
+                self.members.remove(member)
+                self._schedule()
+
+    def expire(self) -> None:
+        """Whoever is away has not come back in time."""
+        self.members = [member for member in self.members if not member.is_away]
+        self._schedule()
 
     def _schedule(self) -> None:
         task = asyncio.get_running_loop().create_task(self._rebalance())
@@ -46,13 +62,14 @@ class MemoryGroup:
             members = list(self.members)
             for member in members:
                 member.is_settled = False
-            await asyncio.gather(*(member.owner.on_revoked() for member in members))
+            await asyncio.gather(*(member.owner.on_revoked() for member in members if not member.is_away))
             self.generation += 1
             for member, numbers in zip(members, _divide(members), strict=True):
                 if member in self.members:
                     member.numbers = numbers
                     member.is_settled = True
-                    member.owner.on_assigned(numbers)
+                    if not member.is_away:
+                        member.owner.on_assigned(numbers)
 
 
 def _divide(members: Sequence["MemoryMembership"]) -> list[frozenset[int]]:
@@ -78,8 +95,12 @@ class MemoryMembership:
         self.owner = owner
         self.num_partitions = num_partitions
         self.numbers: frozenset[int] = frozenset()
-        self.is_settled = False
+        self.is_settled = self.is_away = False
         self._group = group
+
+    def is_away_for(self, process: Process) -> bool:
+        """Whether it has left a place that a process of the same name takes."""
+        return self.is_away and self.process.member == process.member
 
     async def run(self) -> None:
         self._group.add(self)

@@ -177,9 +177,11 @@ class MemoryLog:
 class MemoryTransport:
     """`gagar.stream.transport.Transport`; one for each process of a test."""
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, log: MemoryLog, member: str = "") -> None:
+        """`member`: the process's name in its consumer groups."""
         self.log = log
         self.clock = LogClock()
+        self.member = member
         self.is_dead = False
 
     def kill(self) -> None:

@@ -1,0 +1,87 @@
+"""Deploys: what scaling costs that was finished, and rolling restarts, which cost nothing."""
+
+import asyncio
+import signal
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.broker.stages import StageProcess, stage_process, until_count
+from tests.builders import make_request
+from tests.contract.world import NUM_PARTITIONS, TRAJECTORIES, KafkaWorld, write
+
+pytestmark = pytest.mark.broker
+
+LONG_S = 3600.0
+
+
+@pytest.fixture
+async def world(kafka_servers: str) -> KafkaWorld:
+    """An empty cluster."""
+    world = KafkaWorld(kafka_servers)
+    await asyncio.to_thread(world.create_topics)
+    return world
+
+
+async def test_scaling_under_load_makes_next_to_nothing_again_that_was_finished(world: KafkaWorld, tmp_path: Path) -> None:
+    num = 1500
+    await write(world, [make_request(f"t-{number:06d}") for number in range(num)])
+    async with stage_process(world, "effect", tmp_path, handle_s=2.0) as one:
+        await until_count(world, TRAJECTORIES, 200)
+        async with stage_process(world, "effect", tmp_path, handle_s=2.0) as two:
+            found = await until_count(world, TRAJECTORIES, num, 90)
+            for stage in (two, one):
+                stage.send(signal.SIGTERM)
+                assert await stage.ended(15) == 0
+            again = set(one.keys("done")) & set(two.keys("begun"))
+            print(f"made again {len(again)}, counted {one.count('wasted')}, abandoned {one.count('abandoned')}")  # noqa: T201
+    assert set(found.values()) == {1}
+    assert len(again) <= 2
+    assert one.count("wasted") >= len(again)
+    assert one.count("abandoned") > len(again), "the window was full"
+
+
+@pytest.mark.parametrize("num_workers", [2])
+async def test_a_rolling_restart_of_named_members_abandons_nothing(world: KafkaWorld, tmp_path: Path, num_workers: int) -> None:
+    num, lives = 1000, []
+    async with AsyncExitStack() as stack:
+
+        async def start(member: str) -> StageProcess:
+            life = await stack.enter_async_context(
+                stage_process(world, "effect", tmp_path, handle_s=3.0, drain_s=LONG_S, member=member)
+            )
+            lives.append(life)
+            return life
+
+        workers = {f"worker-{number}": await start(f"worker-{number}") for number in range(num_workers)}
+        async with asyncio.timeout(60):
+            while any(len(worker.numbers) != NUM_PARTITIONS // num_workers for worker in workers.values()):
+                await asyncio.sleep(0.1)
+        await write(world, [make_request(f"t-{number:06d}") for number in range(num)])
+        for member, worker in workers.items():
+            await until_count(world, TRAJECTORIES, 20)
+            worker.send(signal.SIGTERM)
+            assert await worker.ended(30) == 0
+            successor = await start(member)
+            await successor.until_logged("handler begun")
+        found = await until_count(world, TRAJECTORIES, num, 90)
+        for worker in lives[num_workers:]:
+            worker.send(signal.SIGTERM)
+            assert await worker.ended(30) == 0
+    assert set(found.values()) == {1}
+    assert [(life.count("abandoned"), life.count("wasted")) for life in lives] == [(0, 0)] * (2 * num_workers)
+    assert set(Counter(key for life in lives for key in life.keys("begun")).values()) == {1}
+
+
+async def test_a_second_signal_ends_long_work_at_once(world: KafkaWorld, tmp_path: Path) -> None:
+    await write(world, [make_request(f"t-{number:06d}") for number in range(20)])
+    async with stage_process(world, "effect", tmp_path, handle_s=1e6, drain_s=LONG_S) as stage:
+        await stage.until_logged("handler begun")
+        stage.send(signal.SIGTERM)
+        with pytest.raises(TimeoutError):
+            await stage.ended(6.0)
+        stage.send(signal.SIGTERM)
+        assert await stage.ended(8.0) == 0
+        assert stage.count("abandoned") == 20
