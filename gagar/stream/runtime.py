@@ -26,7 +26,7 @@ from gagar.stream.pinned_topics import PinnedTopics
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.readers.tables import TableFollower
 from gagar.stream.spec import Stage, Topic
-from gagar.stream.together import bounded, gathered, together, until
+from gagar.stream.together import any_set, bounded, gathered, together, until
 from gagar.stream.transport import Membership, Transport
 
 log = logging.getLogger(__name__)
@@ -126,8 +126,8 @@ class StageRuntime:
         try:
             counting = log_counts(self._stage.name, self.counters)
             pinned = self._topics.watch(self._limits.pin_check_s)
-            serving = together(membership.run(), self._watch(), self._tables.follow(), counting, pinned)
-            await until(self._drained, together(serving, self._drain(stop)))
+            serving = together(membership.run(), self._watch(), self._tables.follow(), counting, pinned, self._drain(stop))
+            await until(self._drained, serving)
         finally:
             self._is_closing = True
             lanes = list(self.lanes.values())
@@ -176,15 +176,18 @@ class StageRuntime:
 
         Until then the place in the group is kept: partitions on which work goes on do not move.
         """
-        await until(self._ended, gathered([stop.wait()]))
+        await any_set(stop, self._ended)
         self._is_draining = True
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.stop_reading()
-        draining = until(self._at_once, gathered([lane.drain() for lane in lanes]))
-        if not await bounded(draining, self._limits.drain_s) or self._at_once.is_set():
+        is_in_time = await bounded(until(self._at_once, self._end_work(lanes)), self._limits.drain_s)
+        if not is_in_time or self._at_once.is_set():
             log.warning("stopped before all work had ended stage=%s", self._stage.name)
         self._drained.set()
+
+    async def _end_work(self, lanes: Sequence[Lane]) -> None:
+        await gathered([lane.drain() for lane in lanes])
 
     async def _close(self, references: LogReferences) -> None:
         if self._is_open and not await bounded(self._handler.close(), self._limits.close_s):

@@ -204,13 +204,10 @@ MUTANTS = (
         "test_partitions_on_which_work_goes_on_stay_while_a_stage_stops_and_another_comes[memory]",
     ),
     Mutant(
-        "the place in the group is kept while a stage drains",
-        "StageRuntime._serve",
-        "await until(self._drained, together(serving, self._drain(stop)))",
-        """
-        await until(stop, serving)
-        await self._drain(stop)
-        """,
+        "a stage that stops gives up what goes elsewhere meanwhile",
+        "StageRuntime.on_assigned",
+        "self._is_closing",
+        "self._is_draining",
         "test_partitions_on_which_work_goes_on_stay_while_a_stage_stops_and_another_comes[memory]",
     ),
     Mutant(

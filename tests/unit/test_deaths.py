@@ -102,7 +102,8 @@ PATH = (Lane, LaneReader, DeliveryWork, SourceWork, committing)
 ELSEWHERE = {
     # A stop, planned or by an error.
     *("Lane.drain", "SourceWork.run: self._has_lost_place()", "SourceWork._has_lost_place"),
-    # Nothing is due; a partition is not owned; a record is huge; records are gone.
+    # Nothing is due; the group is being divided; a partition is not owned; a record is huge; records are gone.
+    *("Lane.opened", "DeliveryWork.run: self._lane.opened()", "SourceWork._produce: self._lane.opened()"),
     "SourceWork._produce: bounded(self._tables.changed.wait(), self._limits.tick_s)",
     "Lane._take_over: asyncio.sleep(self._limits.backoff(1))",
     "DeliveryWork.run: self.take(raw)",
