@@ -1,12 +1,9 @@
 """What a stage does with its work when its group is divided anew, and when it is told to stop."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from gagar.stream.handlers import Delivery, Output
 from gagar.stream.limits import RuntimeLimits
 from tests.builders import make_request
 from tests.contract.test_effects import Worker, groups_of, requests
@@ -35,24 +32,6 @@ async def test_nothing_begins_between_a_revocation_and_the_division_and_what_end
         await process.until_finished(40)
     assert set(worker.calls.values()) == {1}
     assert await groups_of(world, TRAJECTORIES) == everything
-
-
-async def test_a_revocation_waits_for_what_is_finished_and_not_for_what_ends_later(world: World) -> None:
-    class Ticking(Worker):
-        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
-            self.calls[delivery.key] += 1
-            await asyncio.sleep(0.02 * self.calls.total())
-            return await super().handle(delivery)
-
-    limits = msgspec.structs.replace(FAST, revoke_s=60.0)
-    await write(world, requests(100))
-    worker = Ticking()
-    async with Process(world, STAGE, worker, limits) as process:
-        await process.until_finished(4)
-        async with asyncio.timeout(1.0):
-            await process.runtime.on_revoked()
-        assert process.runtime.counters.finished < 100
-        process.runtime.on_assigned(frozenset(range(4)))
 
 
 async def test_a_stop_lets_work_end_and_begins_nothing(world: World) -> None:

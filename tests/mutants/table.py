@@ -187,7 +187,7 @@ MUTANTS = (
         "Lane.flush",
         "self.queue.wait_present()",
         "self.queue.wait_empty()",
-        "test_a_revocation_waits_for_what_is_finished_and_not_for_what_ends_later[memory]",
+        "test_a_revocation_waits_for_what_is_finished_and_not_for_what_ends_later",
     ),
     Mutant(
         "what is finished gets a last commit on a partition that went elsewhere",
@@ -236,7 +236,7 @@ MUTANTS = (
         "Lane.abandon",
         "self.stop_reading()",
         "pass",
-        "test_nothing_begins_on_a_partition_that_was_lost_with_a_full_window",
+        "test_nothing_begins_on_a_partition_that_went_while_its_last_commit_is_made",
     ),
     Mutant(
         "handlers outlive the loss of their producer",

@@ -351,3 +351,55 @@ async def test_what_ends_after_a_revocation_gets_a_last_commit_or_is_counted(
             may_commit_later.cancel()
     counters = one.runtime.counters
     assert (counters.wasted, counters.abandoned, successor.calls.total()) == (num_wasted, num_wasted, num_wasted)
+
+
+async def test_nothing_begins_on_a_partition_that_went_while_its_last_commit_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(Holding):
+        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+            begun[delivery.ref.partition] += 1
+            return await super().handle(delivery)
+
+    begun: Counter[int] = Counter()
+    world, handler, may_commit = MemoryWorld(), Counting(), asyncio.Event()
+    await write(world, requests())
+    original = MemoryProducer.commit
+
+    async def commit(self: MemoryProducer, *args: Any) -> None:
+        await may_commit.wait()
+        await original(self, *args)
+
+    async with Process(world, STAGE, handler, msgspec.structs.replace(FAST, window=2)) as process:
+        runtime = process.runtime
+        await process.until(lambda: begun.total() == 8)
+        monkeypatch.setattr(MemoryProducer, "commit", commit)
+        handler.release.set()
+        await process.until(lambda: sum(len(lane.queue) for lane in runtime.lanes.values()) == 8)  # and no word of a revocation
+        runtime.on_assigned(frozenset({0, 1}))
+        may_commit.set()
+        await process.until(lambda: begun[0] + begun[1] > 4 and runtime.counters.finished > 8)
+        await asyncio.sleep(0.1)
+        assert (begun[2], begun[3], runtime.counters.wasted) == (2, 2, 0)
+
+
+async def test_a_revocation_waits_for_what_is_finished_and_not_for_what_ends_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ticking(Holding):
+        async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+            self.calls[delivery.key] += 1
+            await asyncio.sleep(0.02 * self.calls.total())
+            return []
+
+    original = MemoryProducer.commit
+
+    async def commit(self: MemoryProducer, *args: Any) -> None:
+        await asyncio.sleep(0.1)
+        await original(self, *args)
+
+    monkeypatch.setattr(MemoryProducer, "commit", commit)
+    world = MemoryWorld(num_partitions=1)
+    await write(world, [make_request(f"t-{number:06d}") for number in range(64)])
+    async with Process(world, STAGE, Ticking(), msgspec.structs.replace(FAST, revoke_s=60.0)) as process:
+        await process.until_finished(4)
+        async with asyncio.timeout(0.6):
+            await process.runtime.on_revoked()
+        assert process.runtime.counters.finished < 64
+        process.runtime.on_assigned(frozenset({0}))
