@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gagar.errors import FencedError
+from gagar.stream.handlers import Transform
 from tests.broker.stages import StageProcess, stage_process, until_count
 from tests.builders import make_request
-from tests.contract.world import NUM_PARTITIONS, TRAJECTORIES, KafkaWorld, write
+from tests.contract.world import NUM_PARTITIONS, TRAJECTORIES, KafkaWorld, Process, make_stage, make_trajectory, write
 
 pytestmark = pytest.mark.broker
 
@@ -85,3 +87,22 @@ async def test_a_second_signal_ends_long_work_at_once(world: KafkaWorld, tmp_pat
         stage.send(signal.SIGTERM)
         assert await stage.ended(8.0) == 0
         assert stage.count("abandoned") == 20
+
+
+async def test_two_processes_of_the_same_name_do_not_fight_for_ever(world: KafkaWorld) -> None:
+    stage = make_stage("transform")
+    transform = Transform(lambda request: [make_trajectory(request)])
+    async with Process(world, stage, transform, member="a") as one, Process(world, stage, transform, member="a") as two:
+        async with asyncio.timeout(60):
+            while not (has_ended(one) or has_ended(two)):
+                await asyncio.sleep(0.1)
+        fenced, alive = (one, two) if has_ended(one) else (two, one)
+        with pytest.raises(FencedError, match="expected one process with the name a, got another that takes its place; start"):
+            await fenced.ended()
+        await write(world, [make_request(f"t-{number:06d}") for number in range(20)])
+        assert set((await until_count(world, TRAJECTORIES, 20)).values()) == {1}
+        assert not has_ended(alive)
+
+
+def has_ended(process: Process) -> bool:
+    return process.task is not None and process.task.done()

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from gagar.broker.address import no_cluster
 from gagar.broker.meeting import PROBE_S, check_cluster
 from gagar.config import KafkaTable
-from gagar.errors import UnavailableError
+from gagar.errors import FencedError, UnavailableError
 from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
 from gagar.stream.kafka.connecting import STOP_S, arguments_of, check_login, started, stopped, translated
@@ -46,6 +47,8 @@ FETCH_BYTES = 512 << 10
 TRANSACTION_TIMEOUT_MS = 60_000
 CONNECT_S = 10.0
 REJOIN_S = 1.0
+MAX_REPLACED, REPLACED_WITHIN_S = 3, 20.0
+"""So often in so long a place is taken by another and taken back only where two processes bear the same name."""
 FRESH_S = 5.0
 """An end older than this is none: the broker may have gone silent."""
 
@@ -287,6 +290,8 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         self._is_settled = False
         self._kafka = kafka
         self._member = member
+        self._member_ids: deque[tuple[str, float]] = deque(maxlen=MAX_REPLACED + 1)
+        """What the group has called a member with a name, each time anew when its place had been taken, and since when."""
         self._consumer: Any = None
 
     async def run(self) -> None:
@@ -328,6 +333,7 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
                     raise
                 log.error("membership lost group=%s error=%s", self._group, error)
                 return
+            self._check_name()
             suspicion = suspicion + 1 if self._is_lifeless() else 0
         log.error("membership lost group=%s error=a task of the client has ended", self._group)
 
@@ -338,8 +344,18 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         is_quiet = self._is_settled and heartbeat is not None and heartbeat.done() and not coordinator._rejoin_needed_fut.done()
         return bool(coordinator._coordination_task.done() or is_quiet)
 
+    def _check_name(self) -> None:
+        """Raises FencedError if another process bears the name: each would take the other's place for ever."""
+        ids = self._member_ids
+        if len(ids) > MAX_REPLACED and ids[-1][1] - ids[0][1] < REPLACED_WITHIN_S:
+            raise FencedError(
+                f"group {self._group}: expected one process with the name {self._member}, got another that takes its place; "
+                "start each with a --member of its own"
+            )
+
     async def _rejoin(self) -> None:
         self._is_settled = False
+        self._member_ids.clear()
         await self.close()
         while True:
             try:
@@ -357,6 +373,9 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
         self._consumer.pause(*assigned)
+        member_id = self._consumer._coordinator.member_id
+        if self._member and (not self._member_ids or self._member_ids[-1][0] != member_id):
+            self._member_ids.append((member_id, time.monotonic()))
         self._numbers = frozenset(name.partition for name in assigned)
         self._is_settled = True
         self._owner.on_assigned(self._numbers)
