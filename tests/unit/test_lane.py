@@ -339,7 +339,13 @@ async def test_what_ends_after_a_revocation_gets_a_last_commit_or_is_counted(
     handler = Releasing(one)
     if is_quick:  # the commit under way goes through as the division is told
         on_assigned = one.runtime.on_assigned
-        one.runtime.on_assigned = lambda numbers: (on_assigned(numbers), is_held.is_set() and may_commit.set())
+
+        def then_commit(numbers: frozenset[int]) -> None:
+            on_assigned(numbers)
+            if is_held.is_set():
+                may_commit.set()
+
+        one.runtime.on_assigned = then_commit
     async with one:
         await one.until(lambda: len(handler.calls) == NUM)
         monkeypatch.setattr(MemoryProducer, "commit", commit)
