@@ -89,7 +89,8 @@ async def test_a_second_signal_ends_long_work_at_once(world: KafkaWorld, tmp_pat
         assert stage.count("abandoned") == 20
 
 
-async def test_two_processes_of_the_same_name_do_not_fight_for_ever(world: KafkaWorld) -> None:
+async def test_two_processes_of_the_same_name_do_not_fight_for_ever(world: KafkaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gagar.stream.kafka.client.random.randint", lambda *bounds, chance=iter([12, 3]): next(chance))
     stage = make_stage("transform")
     transform = Transform(lambda request: [make_trajectory(request)])
     async with Process(world, stage, transform, member="a") as one, Process(world, stage, transform, member="a") as two:
@@ -97,6 +98,7 @@ async def test_two_processes_of_the_same_name_do_not_fight_for_ever(world: Kafka
             while not (has_ended(one) or has_ended(two)):
                 await asyncio.sleep(0.1)
         fenced, alive = (one, two) if has_ended(one) else (two, one)
+        assert not has_ended(alive)
         with pytest.raises(FencedError, match="expected one process with the name a, got another that takes its place; start"):
             await fenced.ended()
         await write(world, [make_request(f"t-{number:06d}") for number in range(20)])

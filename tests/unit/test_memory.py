@@ -109,6 +109,7 @@ async def test_a_group_is_divided_evenly_and_keeps_what_it_can() -> None:
 
     class Process:
         is_dead = False
+        member = ""
 
     group = MemoryGroup()
     owners = [Recorder() for _ in range(3)]

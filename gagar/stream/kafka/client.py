@@ -8,6 +8,7 @@ client's can hang or raise CancelledError when brokers are down; one record per 
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
@@ -47,8 +48,9 @@ FETCH_BYTES = 512 << 10
 TRANSACTION_TIMEOUT_MS = 60_000
 CONNECT_S = 10.0
 REJOIN_S = 1.0
-MAX_REPLACED, REPLACED_WITHIN_S = 3, 20.0
-"""So often in so long a place is taken by another and taken back only where two processes bear the same name."""
+MAX_REPLACED, REPLACED_S = (3, 12), 8.0
+"""So often, with so many seconds for each, a place is taken by another and taken back only where two processes bear the same name.
+Between the two numbers chance decides, so that one of them gives up first."""
 FRESH_S = 5.0
 """An end older than this is none: the broker may have gone silent."""
 
@@ -290,7 +292,8 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         self._is_settled = False
         self._kafka = kafka
         self._member = member
-        self._member_ids: deque[tuple[str, float]] = deque(maxlen=MAX_REPLACED + 1)
+        self._max_replaced = random.randint(*MAX_REPLACED)
+        self._member_ids: deque[tuple[str, float]] = deque(maxlen=self._max_replaced + 1)
         """What the group has called a member with a name, each time anew when its place had been taken, and since when."""
         self._consumer: Any = None
 
@@ -347,7 +350,7 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
     def _check_name(self) -> None:
         """Raises FencedError if another process bears the name: each would take the other's place for ever."""
         ids = self._member_ids
-        if len(ids) > MAX_REPLACED and ids[-1][1] - ids[0][1] < REPLACED_WITHIN_S:
+        if len(ids) > self._max_replaced and ids[-1][1] - ids[0][1] < REPLACED_S * self._max_replaced:
             raise FencedError(
                 f"group {self._group}: expected one process with the name {self._member}, got another that takes its place; "
                 "start each with a --member of its own"
