@@ -45,8 +45,10 @@ class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     dead_share_of: int = 256
     revoke_s: float = 2.0
     """Seconds for committing what is finished before the consumer group is divided anew."""
+    handover_s: float = 0.5
+    """Seconds that the new owner of a partition leaves the one before it for its last commit, where the group has others."""
     last_commit_s: float = 1.0
-    """Seconds for committing what has finished on a partition that went elsewhere; its next owner's fence comes about then."""
+    """Seconds for committing what has finished on a partition that went elsewhere; by then its next owner has fenced it."""
     drain_s: float = DRAIN_S
     """Seconds for handlers to finish at a shutdown; then their work is abandoned."""
     close_s: float = 2.5

@@ -70,6 +70,10 @@ class PinnedTopics:
         self._check({name: identity.num_partitions for name, identity in found.items()})
         self._pinned = found
 
+    def count_partitions(self, topic: Topic) -> int:
+        """Of a topic that is pinned."""
+        return self._pinned[topic.name].num_partitions
+
     async def watch(self, every_s: float) -> None:
         """Looks again and again; raises GagarError when a topic is no longer the one that was pinned."""
         while True:

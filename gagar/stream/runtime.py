@@ -111,8 +111,9 @@ class StageRuntime:
                 self._break(FencedError(f"stage {name}: expected to keep its place, got a rebalance; start it again"))
         for lane in self.lanes.values():
             lane.resume()
+        is_shared = len(numbers) < self._topics.count_partitions(self._stage.divided[0])
         for number in sorted(due - self.lanes.keys()) if not self._is_draining else ():
-            self._start(number)
+            self._start(number, self._limits.handover_s if is_shared else 0.0)
 
     async def _open_handler(self, references: LogReferences) -> None:
         if not isinstance(self._handler, Source):  # which reads its tables after the cursor
@@ -141,17 +142,21 @@ class StageRuntime:
         await gathered([lane.left.wait() for lane in lanes])
         await gathered([*self._tasks.values(), membership.close()])
 
-    def _start(self, number: int) -> None:
+    def _start(self, number: int, handover_s: float) -> None:
         assert self._membership is not None
         lane = self.lanes[number] = Lane(number, self._membership, self._context, self._make_work)
-        task = asyncio.create_task(self._run_lane(lane, self._tasks.get(number)), name=f"lane {self._stage.name}.{number}")
+        running = self._run_lane(lane, self._tasks.get(number), handover_s)
+        task = asyncio.create_task(running, name=f"lane {self._stage.name}.{number}")
         self._tasks[number] = task
         task.add_done_callback(self._check)
 
-    async def _run_lane(self, lane: Lane, predecessor: asyncio.Task[None] | None) -> None:
-        """A number that went and came back waits for the end of what it was, even if it goes once more meanwhile."""
+    async def _run_lane(self, lane: Lane, predecessor: asyncio.Task[None] | None, handover_s: float) -> None:
+        """A number that went and came back waits for the end of what it was, even if it goes once more meanwhile; one that was
+        another's leaves its last commit time, before the take-over fences it."""
         if predecessor is not None:
             await asyncio.wait([predecessor])
+        if handover_s:
+            await bounded(lane.left.wait(), handover_s)
         await lane.run()
 
     def _abandon(self, number: int) -> None:

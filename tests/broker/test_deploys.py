@@ -86,11 +86,12 @@ async def test_a_second_signal_ends_long_work_at_once(world: KafkaWorld, tmp_pat
             await stage.ended(6.0)
         stage.send(signal.SIGTERM)
         assert await stage.ended(8.0) == 0
-        assert stage.count("abandoned") == 20
+        assert stage.count("abandoned") == stage.count("delivered") > 0
 
 
 async def test_two_processes_of_the_same_name_do_not_fight_for_ever(world: KafkaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gagar.stream.kafka.client.random.randint", lambda *bounds, chance=iter([12, 3]): next(chance))
+    chance = iter([12, 3])
+    monkeypatch.setattr("gagar.stream.kafka.client.random.randint", lambda *bounds: next(chance))
     stage = make_stage("transform")
     transform = Transform(lambda request: [make_trajectory(request)])
     async with Process(world, stage, transform, member="a") as one, Process(world, stage, transform, member="a") as two:

@@ -34,7 +34,16 @@ DEAD_LETTERS = Topic(name="dead-letters", record=records.DeadLetter, kept="by ti
 TOPICS = (REQUESTS, VERDICTS, TRAJECTORIES, TOKENS, OUTCOMES, VERSIONS, DEAD_LETTERS)
 NUM_PARTITIONS = 4
 
-FAST = RuntimeLimits(backoff_s=0.02, max_backoff_s=0.5, drain_s=0.5, close_s=2.0, revoke_s=1.0, tick_s=0.05, commit_gap_s=0.005)
+FAST = RuntimeLimits(
+    backoff_s=0.02,
+    max_backoff_s=0.5,
+    drain_s=0.5,
+    close_s=2.0,
+    revoke_s=1.0,
+    handover_s=0.0,
+    tick_s=0.05,
+    commit_gap_s=0.005,
+)
 
 
 class World(Protocol):

@@ -197,6 +197,13 @@ MUTANTS = (
         "test_what_ends_after_a_revocation_gets_a_last_commit_or_is_counted",
     ),
     Mutant(
+        "the new owner of a partition leaves the one before it time for its last commit",
+        "StageRuntime.on_assigned",
+        "self._limits.handover_s if is_shared else 0.0",
+        "0.0",
+        "test_the_new_owner_of_a_partition_leaves_the_one_before_it_time_for_its_last_commit",
+    ),
+    Mutant(
         "a stage that stops begins nothing on numbers that it wins",
         "StageRuntime.on_assigned",
         "sorted(due - self.lanes.keys()) if not self._is_draining else ()",

@@ -409,3 +409,27 @@ async def test_a_revocation_waits_for_what_is_finished_and_not_for_what_ends_lat
             await process.runtime.on_revoked()
         assert process.runtime.counters.finished < 64
         process.runtime.on_assigned(frozenset({0}))
+
+
+async def test_the_new_owner_of_a_partition_leaves_the_one_before_it_time_for_its_last_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    original = MemoryProducer.commit
+
+    async def commit(self: MemoryProducer, *args: Any) -> None:
+        await asyncio.sleep(0.1)
+        await original(self, *args)
+
+    limits = msgspec.structs.replace(FAST, handover_s=0.8)
+    one, successor = Process(world, STAGE, Holding(), limits), Answering()
+    handler = Releasing(one)
+    async with one:
+        await one.until(lambda: one.runtime.counters.takeovers == 4, 0.7)  # alone, it waits for nobody
+        await one.until(lambda: len(handler.calls) == NUM)
+        monkeypatch.setattr(MemoryProducer, "commit", commit)
+        async with Process(world, STAGE, successor, limits) as two:
+            await two.until(lambda: two.runtime.counters.takeovers == 2)
+            assert (one.runtime.counters.finished, successor.calls.total()) == (NUM, 0)
+    assert (one.runtime.counters.wasted, one.runtime.counters.abandoned) == (0, 0)

@@ -49,8 +49,8 @@ TRANSACTION_TIMEOUT_MS = 60_000
 CONNECT_S = 10.0
 REJOIN_S = 1.0
 MAX_REPLACED, REPLACED_S = (3, 12), 8.0
-"""So often, with so many seconds for each, a place is taken by another and taken back only where two processes bear the same name.
-Between the two numbers chance decides, so that one of them gives up first."""
+"""So often, with so many seconds for each, a place is taken by another and taken back only where two processes bear the same
+name. Between the two numbers chance decides, so that one of them gives up first."""
 FRESH_S = 5.0
 """An end older than this is none: the broker may have gone silent."""
 
