@@ -32,11 +32,12 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(PART)
 
-# The whole stream under fire, against the same undisturbed; GROUPS from 125 on.
+# The whole stream under fire, against the same undisturbed; GROUPS from 125 on, BROKERS=3 for a cluster.
 GROUPS ?= 500
 SEED ?= 1
+BROKERS ?= 1
 chaos: $(STAMP)
-	$(BIN)/python -m tests.chaos --groups $(GROUPS) --seed $(SEED)
+	$(BIN)/python -m tests.chaos --groups $(GROUPS) --seed $(SEED) --brokers $(BROKERS)
 
 # Breaks the rules of the stream's runtime one by one, in a copy: RULE="words" for those that name them.
 mutants: $(STAMP)

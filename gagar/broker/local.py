@@ -167,8 +167,15 @@ def _spawn(directory: Path, command: list[str], environment: Mapping[str, str], 
     (directory / PROPERTIES).write_text(server_properties(port, controller_port), encoding="ascii")
     log = fresh_log(directory / LOG)
     if not (directory / "data" / "meta.properties").exists():
-        _format(directory, command, log)
-    pid = _detached([*command, "kafka.Kafka", PROPERTIES], log, environment)
+        _format(directory, command, log, "--standalone")
+    return _launch(directory, command, environment, port, controller_port)
+
+
+def _launch(
+    directory: Path, command: list[str], environment: Mapping[str, str], port: int, controller_port: int
+) -> BrokerState:
+    """Starts the process with the settings that lie in `directory`, and records it."""
+    pid = _detached([*command, "kafka.Kafka", PROPERTIES], directory / LOG, environment)
     state = BrokerState(
         address=f"127.0.0.1:{port}",
         controller_address=f"127.0.0.1:{controller_port}",
@@ -194,10 +201,11 @@ def _last_ports(directory: Path) -> tuple[int, ...]:
     return tuple(int(address.rpartition(":")[2]) for address in (state.address, state.controller_address))
 
 
-def _format(directory: Path, command: list[str], log: Path) -> None:
-    """Writes the empty metadata log; its last step is `meta.properties`, so one that was cut short is done again."""
-    cluster_id = "g" + urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")[1:]
-    tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted", "-t", cluster_id, "-c", PROPERTIES]
+def _format(directory: Path, command: list[str], log: Path, *quorum: str, cluster_id: str = "") -> None:
+    """Writes the empty metadata log, for the quorum that the arguments name; its last step is `meta.properties`, so one that
+    was cut short is done again."""
+    new_id = "g" + urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")[1:]
+    tool = ["kafka.tools.StorageTool", "format", *quorum, "--ignore-formatted", "-t", cluster_id or new_id, "-c", PROPERTIES]
     pid = _detached([*command, *tool], log, {})
     _, status = os.waitpid(pid, 0)
     if status != 0:

@@ -15,6 +15,7 @@ from pathlib import Path
 from gagar.broker.address import BrokerState, running_state
 from gagar.broker.local import start_broker, stop_broker
 from gagar.processes.orphan_cleanup import environment
+from tests.broker.cluster import node_directories, start_node
 from tests.chaos.plan import Plan
 from tests.chaos.restarts import owned_by, watched
 from tests.chaos.running import Log
@@ -37,8 +38,11 @@ class Arena:
     """What the events of a run work on."""
 
     def __init__(self, plan: Plan, broker_directory: Path, stages: Mapping[str, Slot], log: Log) -> None:
+        self.plan = plan
         self.directory = Path(plan.directory)
-        self.broker_directory = broker_directory
+        self.environment = environment(broker_directory)
+        """Of a broker's process."""
+        self.brokers = (broker_directory,) if plan.num_brokers == 1 else node_directories(broker_directory)
         self.stages = stages
         self.log = log
         self.markers = Markers(self.directory)
@@ -167,12 +171,12 @@ async def outage(arena: Arena, stage: str) -> bool:
 
 
 async def restart_broker(arena: Arena, stage: str) -> bool:
-    """The broker ends in good order and comes back."""
+    """The broker, or one of them, ends in good order and comes back."""
     return await _without_broker(arena, lambda directory: stop_broker(directory))
 
 
 async def kill_broker(arena: Arena, stage: str) -> bool:
-    """SIGKILL of the broker, and it comes back."""
+    """SIGKILL of the broker, or of one of them, and it comes back."""
 
     def die(directory: Path) -> None:
         state = running_state(directory)
@@ -188,13 +192,14 @@ async def _broker_goes(arena: Arena) -> bool:
 
 
 async def _without_broker(arena: Arena, end: Callable[[Path], object]) -> bool:
-    directory = arena.broker_directory
+    directory = arena.chance.choice(arena.brokers)
+    start = start_broker if arena.plan.num_brokers == 1 else start_node
     before = running_state(directory)
     assert before is not None
     try:
         await asyncio.to_thread(end, directory)
         await asyncio.sleep(arena.chance.uniform(0.0, 2.0))
     finally:
-        after: BrokerState = await asyncio.to_thread(start_broker, directory, environment(directory))
+        after: BrokerState = await asyncio.to_thread(start, directory, arena.environment)
     assert after.address == before.address, f"broker: expected it at {before.address} again, got {after.address}"
     return after.pid != before.pid

@@ -28,6 +28,10 @@ MAX_UNRESOLVED = 400
 NEVER_STALE = 1_000_000
 """The policy version that all tokens bear: beyond any step, so that no outcome depends on when a group was trained."""
 CHECKPOINT_EVERY = 25
+LONG_GROUPS = 2000
+"""From here on a run lasts so long that twice as patient deadlines cost nothing."""
+WITHOUT_QUORUM_S, LONG_WITHOUT_QUORUM_S = 12.0, 60.0
+"""How long two of three brokers are away, in a short run and in a long one."""
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
 
 
@@ -47,6 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     groups_per_s: float
     """At most so many are asked for."""
     started_at: float
+    num_brokers: int = 1
 
     @classmethod
     def read(cls, path: Path) -> "Plan":
@@ -64,6 +69,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return ExpectedOutcomes(self.seed, self.num_groups)
 
     @property
+    def without_quorum_s(self) -> float:
+        return LONG_WITHOUT_QUORUM_S if self.num_groups >= LONG_GROUPS else WITHOUT_QUORUM_S
+
+    @property
     def run(self) -> Run:
         """The run file's tables. The learner steps with each group, and the end of the run is not its to plan."""
         training = TrainingTable(
@@ -74,7 +83,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             evaluation_group_size=GROUP_SIZE,
             rollout_deadline_s=3600.0,
         )
-        return msgspec.structs.replace(make_run(self.name, self.servers, self.directory), training=training)
+        run = make_run(self.name, self.servers, self.directory)
+        kafka = msgspec.structs.replace(run.kafka, replication_factor=self.num_brokers)
+        return msgspec.structs.replace(run, kafka=kafka, training=training)
 
 
 def stage_of(name: str) -> Stage:

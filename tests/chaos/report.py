@@ -8,8 +8,8 @@ import msgspec
 from tests.bench.figures import rounded, table
 from tests.chaos.expected_outcomes import Letter
 from tests.chaos.judge import differences
-from tests.chaos.running import Course, Log
-from tests.chaos.schedule import KINDS
+from tests.chaos.running import Course
+from tests.chaos.schedule import kinds_of
 
 MAX_TOLD = 5
 """Faults of one kind, in words."""
@@ -32,7 +32,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             found |= {f"{course.plan.name}: {kind}": texts for kind, texts in course.faults.items()}
         found |= {
             "differences": differences(self.calm.facts, self.fire.facts),
-            "events that never came": never_came(self.fire.log),
+            "events that never came": never_came(self.fire),
             "kept handlers": [] if self.fire.log.num_kept else ["expected some in work while their stage was scaled, got none"],
         }
         return {kind: texts for kind, texts in found.items() if texts}
@@ -45,6 +45,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "seed": self.fire.plan.seed,
             "groups": self.fire.plan.num_groups,
+            "brokers": self.fire.plan.num_brokers,
             "lost": len(judgement.lost),
             "doubled": len(judgement.doubled),
             "dead_letters": facts.letters.total(),
@@ -88,10 +89,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return "\n\n".join([*tables, _told(self.faults)])
 
 
-def never_came(log: Log) -> list[str]:
+def never_came(fire: Course) -> list[str]:
     """Kinds of events that did not happen once; the learner's death is one, as nothing else makes a second lineage."""
+    log = fire.log
     deaths = [] if log.hits["kill learner"] else ["kill learner"]
-    return [kind.name for kind in KINDS if not log.events[kind.name]] + deaths
+    return [kind.name for kind in kinds_of(fire.plan.num_brokers) if not log.events[kind.name]] + deaths
 
 
 def _counts(title: str, counts: Counter[str]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Coroutine
 
 import msgspec
 
+from tests.chaos.cluster_events import lose_quorum, move_leaders
 from tests.chaos.events import (
     EFFECTS,
     Arena,
@@ -61,16 +62,27 @@ KINDS = (
     Kind(name="restart_broker", fire=restart_broker, targets=(BROKER,)),
     Kind(name="kill_broker", fire=kill_broker, targets=(BROKER,)),
 )
+CLUSTER_KINDS = (
+    Kind(name="move_leaders", fire=move_leaders, targets=(BROKER,)),
+    Kind(name="lose_quorum", fire=lose_quorum, targets=(BROKER,)),
+)
+"""What can befall three brokers, besides."""
+
+
+def kinds_of(num_brokers: int) -> tuple[Kind, ...]:
+    """All kinds of events of a run."""
+    return KINDS if num_brokers == 1 else (*KINDS, *CLUSTER_KINDS)
 
 
 class Schedule:
     """Which event comes next: every kind, and the death of a learner, in the seed's order and until it has happened; then any.
     Each at the stage that was hit least."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, kinds: tuple[Kind, ...] = KINDS) -> None:
         self._chance = chance
+        self._kinds = kinds
         fatal = msgspec.structs.replace(KINDS[0], targets=("learner",))
-        self._due = chance.sample((*KINDS, fatal), len(KINDS) + 1)
+        self._due = chance.sample((*kinds, fatal), len(kinds) + 1)
         self._missing = set(self._due)
         self._hits: Counter[str] = Counter()
 
@@ -81,7 +93,7 @@ class Schedule:
 
     def next(self, busy: Collection[str]) -> tuple[Kind, str] | None:
         """The next event and its target; none if what is due must wait for one that goes on."""
-        candidates = self._due or self._chance.choices(KINDS, [kind.weight for kind in KINDS])
+        candidates = self._due or self._chance.choices(self._kinds, [kind.weight for kind in self._kinds])
         kind = next((kind for kind in candidates if _fits(kind, busy)), None)
         if kind is None:
             return None
@@ -107,7 +119,8 @@ def _fits(kind: Kind, busy: Collection[str]) -> bool:
 
 async def fire(arena: Arena) -> None:
     """Until it is cancelled."""
-    schedule, running = Schedule(arena.chance), dict[asyncio.Task[None], set[str]]()
+    schedule = Schedule(arena.chance, kinds_of(arena.plan.num_brokers))
+    running: dict[asyncio.Task[None], set[str]] = {}
     arena.markers.hold()
     try:
         while True:

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.chaos import events
+from tests.broker.cluster import node_directories
+from tests.chaos import cluster_events, events
 from tests.chaos.events import Arena
 from tests.chaos.restarts import Watched
 from tests.chaos.running import Log
@@ -162,3 +164,33 @@ async def test_the_broker_went_if_another_process_came_back(
     monkeypatch.setattr(events, "stop_broker", lambda directory: True)
     monkeypatch.setattr(events, "start_broker", lambda directory, environment: SimpleNamespace(pid=pid, address="a"))
     assert await events.restart_broker(make_arena(tmp_path), "broker") is happened
+
+
+async def test_any_one_of_three_brokers_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[Path] = []
+    monkeypatch.setattr(events, "running_state", lambda directory: SimpleNamespace(pid=7, address="a"))
+    monkeypatch.setattr(events, "stop_broker", gone.append)
+    monkeypatch.setattr(events, "start_node", lambda directory, environment: SimpleNamespace(pid=8, address="a"))
+    arena = Arena(replace(make_plan(tmp_path), num_brokers=3), tmp_path, {}, Log())
+    arena.chance = Hurried(1)
+    for _ in range(20):
+        assert await events.restart_broker(arena, "broker")
+    assert set(gone) == set(node_directories(tmp_path))
+
+
+async def test_whoever_was_sent_away_comes_back_also_if_the_event_is_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(cluster_events, "send_away", lambda two, way: seen.append(two))
+    monkeypatch.setattr(cluster_events, "bring_back", lambda two, environment: seen.append(two))
+    event = asyncio.create_task(
+        cluster_events.lose_quorum(Arena(replace(make_plan(tmp_path), num_brokers=3), tmp_path, {}, Log()), "")
+    )
+    while not seen:
+        await asyncio.sleep(0)
+    event.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await event
+    assert len(set(seen[0])) == 2
+    assert seen == [seen[0], seen[0]]

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.builders import make_version
@@ -15,7 +16,7 @@ from tests.chaos.plan import STAGE_NAMES, Plan
 from tests.chaos.report import Report, never_came
 from tests.chaos.restarts import Waste
 from tests.chaos.running import Course, Log
-from tests.chaos.schedule import KINDS, TAKEN_OVER, Kind, Schedule, fire_one
+from tests.chaos.schedule import CLUSTER_KINDS, KINDS, TAKEN_OVER, Kind, Schedule, fire_one, kinds_of
 from tests.chaos.tampering import Markers, Trace
 
 NUM_GROUPS = 125
@@ -153,9 +154,18 @@ def test_events_that_never_came_are_told_and_so_is_that_nothing_was_kept(tmp_pat
     }
 
 
-def test_the_death_of_a_learner_is_an_event_of_its_own() -> None:
-    log = full_log()
-    assert never_came(log) == []
-    del log.hits["kill learner"]
-    log.told("kill", "verifier", happened=True)
-    assert never_came(log) == ["kill learner"]
+def test_the_death_of_a_learner_is_an_event_of_its_own(tmp_path: Path) -> None:
+    course = make_course(full_log(), tmp_path)
+    assert never_came(course) == []
+    del course.log.hits["kill learner"]
+    course.log.told("kill", "verifier", happened=True)
+    assert never_came(course) == ["kill learner"]
+
+
+def test_three_brokers_have_events_of_their_own(tmp_path: Path) -> None:
+    course = make_course(full_log(), tmp_path)
+    on_three = msgspec.structs.replace(course, plan=msgspec.structs.replace(course.plan, num_brokers=3))
+    assert never_came(on_three) == ["move_leaders", "lose_quorum"]
+    schedule = Schedule(random.Random(1), kinds_of(3))
+    fired = {event[0] for _ in range(len(kinds_of(3)) + 1) if (event := schedule.next(())) is not None}
+    assert {kind.name for kind in fired} == {kind.name for kind in (*KINDS, *CLUSTER_KINDS)}
