@@ -43,7 +43,9 @@ def _move_leaders(plan: Plan, chance: random.Random) -> bool:
         places = chance.sample(sorted(before), len(before) // 2)
         orders = {TopicPartition(*place): _with_another_first(before[place], chance) for place in places}
         admin._client.alter_partition_reassignments(orders)
-        admin._client.elect_leaders(PREFERRED, list(orders), raise_errors=False)
+        names = {name for name, _ in places}
+        numbers = {name: [number for other, number in places if other == name] for name in names}
+        admin._client.elect_leaders(PREFERRED, numbers, raise_errors=False)
         after = _replicas(admin, plan)
     return any(after[place].leader not in (before[place].leader, -1) for place in places)
 
