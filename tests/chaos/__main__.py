@@ -84,7 +84,8 @@ def brokers(directory: Path, num_brokers: int) -> Iterator[str]:
 def main(num_groups: int, seed: int, num_brokers: int, keep: Path | None) -> None:
     """Runs the whole stream twice with the same seed, undisturbed and under fire, and judges both."""
     logging.basicConfig(level=logging.ERROR)
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every moment without the broker
+    for name in ("aiokafka", "kafka"):  # they tell of every moment without a broker
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="gagar-chaos-") as name:
         directory = keep or Path(name)
         with brokers(directory, num_brokers) as servers:
