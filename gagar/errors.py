@@ -22,6 +22,11 @@ class ConfigError(GagarError):
     """The run file, a task file or a checkpoint is wrong; the process exits with 2 before it connects anywhere."""
 
 
+class ClusterRefusalError(ConfigError):
+    """The cluster refuses for good what a client asks of it: a permission, a setting of its brokers, a version. No retry mends
+    it; whoever runs the cluster does."""
+
+
 class UnavailableError(GagarError):
     """Something outside (broker, sandbox, engine) is missing, down or busy; the stage runtime retries it."""
 

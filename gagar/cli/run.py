@@ -18,8 +18,9 @@ from gagar.errors import ConfigError, GagarError
 from gagar.processes.logs import LogFormat, configure_logs
 from gagar.processes.orphan_cleanup import VARIABLE
 from gagar.report.progress import Progress
+from gagar.stream.spec import Stage
 from topology.composition import find_stage, serve
-from topology.topics import POLICY_VERSIONS
+from topology.topics import DEAD_LETTERS, POLICY_VERSIONS
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ def run(run: Run, stage: str, member: str, log_format: LogFormat) -> None:
             logger.warning("settings %s", told)
         with suppress(GagarError):  # serving tells it better
             asyncio.run(tell_planned_end(run))
+        check_cluster_works(run, chosen)
         if not run.kafka.bootstrap_servers:
             threading.Thread(target=watch_local_broker, args=(run,), name="local broker watch", daemon=True).start()
     serve(chosen, resources)
@@ -67,6 +69,17 @@ def watch_local_broker(run: Run, every_s: float = 5.0) -> None:
             start = broker_command("start", broker_dir(run))
             logger.warning("local broker gone; waiting for it: start it with %s or `gagar up`, or end this with Ctrl-C", start)
         was_running = is_running
+
+
+def check_cluster_works(run: Run, stage: Stage) -> None:
+    """Raises ConfigError if the stage cannot work on the run's cluster as it should, UnavailableError if it cannot now; `gagar
+    up` has seen to that for the stages that it starts."""
+    from gagar.stream.kafka.admin import Admin
+    from gagar.stream.kafka.preflight import check_coordinators, check_sizes
+
+    with Admin(cluster_now(run)) as admin:
+        check_coordinators(admin, run.run.name, DEAD_LETTERS)
+        check_sizes(admin, run, (*stage.outputs, DEAD_LETTERS))
 
 
 async def tell_planned_end(run: Run) -> None:

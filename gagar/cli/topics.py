@@ -9,10 +9,11 @@ from gagar.cli.stage_processes import SINGLE
 from gagar.config import Run
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.initial_offsets import commit_initial_offsets
+from gagar.stream.kafka.preflight import check_coordinators
 from gagar.stream.kafka.topic_plan import TopicChange, max_kept_bytes, wanted_topics
 from topology.graph import check_topology, readme_block
 from topology.stages import STAGES
-from topology.topics import TOPICS, TRAJECTORY_TOKENS
+from topology.topics import DEAD_LETTERS, TOPICS, TRAJECTORY_TOKENS
 
 
 @click.group()
@@ -82,10 +83,12 @@ def allowances(run: Run, num_brokers: int) -> list[str]:
 
 
 def apply_topology(run: Run) -> list[TopicChange]:
-    """Brings the cluster to the topology; what was done. Raises UnavailableError or ConfigError."""
+    """Brings the cluster to the topology, and tries whether stages can work on it; what was done. Raises UnavailableError or
+    ConfigError."""
     check_topology()
     with Admin(cluster_now(run)) as admin:
         changes = admin.apply(run, TOPICS)
+        check_coordinators(admin, run.run.name, DEAD_LETTERS)
         commit_initial_offsets(admin, run, STAGES)
     return changes
 

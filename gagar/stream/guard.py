@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gagar.errors import BadRecordError, MachineError, UnavailableError
+from gagar.errors import BadRecordError, ClusterRefusalError, MachineError, UnavailableError
 from gagar.processes.storage import lack_of
 
 
@@ -17,12 +17,13 @@ class HandlerBugError(Exception):
 def guarded() -> Iterator[None]:
     """Around a stage's own code.
 
-    BadRecordError, UnavailableError and MachineError pass. A full or read-only disk becomes a MachineError and ends the stage.
-    Anything else becomes a HandlerBugError, a cancellation that nobody asked this task for included.
+    BadRecordError and UnavailableError pass; so do MachineError and ClusterRefusalError, which end the stage. A full or
+    read-only disk becomes a MachineError. Anything else becomes a HandlerBugError, a cancellation that nobody asked this task
+    for included.
     """
     try:
         yield
-    except (BadRecordError, UnavailableError, MachineError):
+    except (BadRecordError, UnavailableError, MachineError, ClusterRefusalError):
         raise
     except asyncio.CancelledError as error:
         task = asyncio.current_task()

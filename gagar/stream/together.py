@@ -6,6 +6,7 @@ the task that met it would be gone without a word.
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,3 +81,9 @@ async def until(stop: asyncio.Event, coroutine: Coroutine[Any, Any, None]) -> No
         await gathered((running, stopping))
     if not running.cancelled():
         running.result()
+
+
+def run_apart(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Runs it to its end in a thread with a loop of its own, since this thread may have one."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pool.submit(asyncio.run, coroutine).result()

@@ -6,7 +6,6 @@ or a token. `INTERNAL` is the broker's own listener, in plain text and without a
 
 import base64
 import json
-import random
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gagar.broker import local
-from gagar.broker.probe import PORTS, is_answering, is_free
 from gagar.config import KafkaTable, SecurityProtocol
+from tests.broker.own_broker import broker_process, free_ports
 
 USER = "me"
 PASSWORD = "correct horse"
@@ -66,7 +64,6 @@ NEEDED = {
     "TRANSACTIONAL_ID": ("WRITE", "DESCRIBE"),
 }
 """What a run needs of each kind of resource, as the README lists it."""
-START_S = 120.0
 
 
 class SecuredBroker:
@@ -97,25 +94,15 @@ class SecuredBroker:
 def secured_broker(directory: Path) -> Iterator[SecuredBroker]:
     """A broker for the length of a `with`. Raises UnavailableError without Java or jars."""
     directory.mkdir(parents=True)
-    command = local._java_command(directory)
-    ports = filter(is_free, random.sample(PORTS, len(PORTS)))
-    addresses = {name: f"127.0.0.1:{next(ports)}" for name in ("CONTROLLER", *LISTENERS)}
+    names = ("CONTROLLER", *LISTENERS)
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, free_ports(len(names)), strict=True)}
     write_certificates(directory)
     (directory / "password").write_text(PASSWORD + "\n")
     (directory / "token").write_text(token(USER))
-    (directory / "server.properties").write_text(properties(addresses))
     scram = [f"--add-scram={name}=[name={USER},password={PASSWORD}]" for name in ("SCRAM-SHA-256", "SCRAM-SHA-512")]
-    tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", "gAAAAAAAAAAAAAAAAAAAAA", "-c", "server.properties"]
-    with (directory / "broker.log").open("wb") as log:
-        subprocess.run([*command, *tool, *scram], cwd=directory, stdout=log, stderr=log, check=True)
-        process = subprocess.Popen([*command, "kafka.Kafka", "server.properties"], cwd=directory, stdout=log, stderr=log)
-    try:
-        until_ready(process, addresses["INTERNAL"], directory / "broker.log")
+    with broker_process(directory, properties(addresses), addresses["INTERNAL"], *scram):
         permit(addresses["INTERNAL"], NEEDED, PREFIX, "ALLOW", "PREFIXED")
         yield SecuredBroker(directory, addresses)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def properties(addresses: dict[str, str]) -> str:
@@ -127,14 +114,6 @@ def properties(addresses: dict[str, str]) -> str:
         for mechanism, module in MODULES.items()
     ]
     return PROPERTIES.format(listeners=listeners, logins="\n".join(logins), **addresses)
-
-
-def until_ready(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while not (is_answering(address) and "Kafka Server started" in log.read_text()):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(f"no secured broker\n{log.read_text()[-3000:]}")
-        time.sleep(0.1)
 
 
 def write_certificates(directory: Path) -> None:

@@ -110,7 +110,7 @@ def test_each_topic_that_the_broker_does_not_create_is_told_with_its_answer_and_
 
 
 def test_more_replicas_than_there_are_brokers_are_refused_with_the_broker_s_answer(admin: Admin, run: Run) -> None:
-    run = msgspec.structs.replace(run, kafka=KafkaTable(replication_factor=3, bootstrap_servers=admin._kafka.bootstrap_servers))
+    run = msgspec.structs.replace(run, kafka=KafkaTable(replication_factor=3, bootstrap_servers=admin.kafka.bootstrap_servers))
     with pytest.raises(ConfigError, match=r"expected to be created, got InvalidReplicationFactorError: .*3 time"):
         admin.apply(run, [GROUPS])
 

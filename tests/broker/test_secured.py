@@ -229,6 +229,29 @@ async def test_a_stage_without_a_permission_ends(
             await process.ended()
 
 
+@pytest.mark.parametrize(
+    ("kind", "operation", "name", "message"),
+    [
+        ("TOPIC", "READ", ".rollout-requests", "expected permission, got .*; let .* READ, WRITE"),
+        ("TOPIC", "WRITE", ".trajectories", "expected permission, got .*; let .* READ, WRITE and DESCRIBE on topics"),
+        ("GROUP", "READ", ".under-test", "expected permission, got .*; let .* READ on consumer groups"),
+        ("TRANSACTIONAL_ID", "WRITE", ".under-test.0", "expected permission, got .*; let .* on transactional ids"),
+    ],
+)
+async def test_a_stage_from_which_a_permission_is_taken_ends(
+    secured: SecuredBroker, kind: str, operation: str, name: str, message: str
+) -> None:
+    world = SecuredWorld(secured.kafka())
+    await asyncio.to_thread(world.create_topics)
+    await write(world, [make_request(f"t-{number:06}") for number in range(8)])
+    async with Process(world, make_stage("transform"), TRANSFORM) as process:
+        await process.until_finished(8)
+        await asyncio.to_thread(secured.deny, kind, operation, world.name + name)
+        await write(world, [make_request(f"t-{number:06}") for number in range(8, 24)])
+        with pytest.raises(ConfigError, match=message):
+            await process.ended()
+
+
 def gagar(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """A command from its start to its end."""
     command = [sys.executable, "-P", "-m", "gagar.cli.main", *arguments]

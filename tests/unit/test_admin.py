@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from gagar.config import KafkaTable
-from gagar.errors import ConfigError, UnavailableError
+from gagar.errors import ClusterRefusalError, ConfigError, UnavailableError
 from gagar.stream.kafka import admin as module
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.spec import Stage
 from tests.contract.world import REQUESTS, VERDICTS, make_stage
 
-UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TIMED_OUT, NOT_AUTHORISED, NOT_CONTROLLER = 3, 5, 7, 29, 41
+UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TIMED_OUT, NOT_AUTHORISED, UNSUPPORTED_VERSION, NOT_CONTROLLER = 3, 5, 7, 29, 35, 41
 STAGE: Stage = make_stage("effect", (REQUESTS, VERDICTS))
 
 
@@ -51,7 +51,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_admin(*codes: Sequence[int]) -> Admin:
     admin = Admin.__new__(Admin)
-    admin._kafka, admin._client = KafkaTable(bootstrap_servers="localhost:9"), FakeClient(*codes)
+    admin.kafka, admin._client = KafkaTable(bootstrap_servers="localhost:9"), FakeClient(*codes)
     return admin
 
 
@@ -85,6 +85,11 @@ def test_settings_that_this_user_may_not_see_do_not_count_as_drifted() -> None:
 def test_what_this_user_may_not_do_is_no_outage() -> None:
     with pytest.raises(ConfigError, match=r"expected this user to be authorised, got .*TopicAuthorizationFailedError: topic b"):
         make_admin([0, NOT_AUTHORISED]).describe(["a", "b"])
+
+
+def test_a_cluster_that_is_too_old_is_no_outage() -> None:
+    with pytest.raises(ClusterRefusalError, match=r"expected Apache Kafka 2.5 or newer, got .*UnsupportedVersionError"):
+        make_admin([0, UNSUPPORTED_VERSION]).describe(["a", "b"])
 
 
 @pytest.mark.parametrize("code", [NOT_CONTROLLER, TIMED_OUT])

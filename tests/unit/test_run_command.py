@@ -17,9 +17,10 @@ from gagar.broker.address import STATE_FILE, BrokerState, broker_dir
 from gagar.cli import run as run_module
 from gagar.cli.run import watch_local_broker
 from gagar.config import Run
-from gagar.errors import UnavailableError
+from gagar.errors import ClusterRefusalError, UnavailableError
 from gagar.processes.identity import identity
 from gagar.processes.orphan_cleanup import VARIABLE
+from gagar.stream.spec import Stage
 from tests.runs import make_run, write_run
 
 FEW_SECONDS = 5.0
@@ -116,6 +117,7 @@ def test_only_a_stage_that_is_started_by_hand_watches_and_only_the_local_broker(
     monkeypatch.setattr(run_module, "tell_planned_end", unreachable)
     monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
     monkeypatch.setattr(run_module, "watch_local_broker", lambda run: watched.set())
+    monkeypatch.setattr(run_module, "check_cluster_works", lambda run, stage: None)
     monkeypatch.setattr(run_module, "serve", lambda stage, resources: served.append(stage.name))
     for name in (VARIABLE, "RANK"):
         monkeypatch.delenv(name, raising=False)
@@ -140,3 +142,30 @@ def test_a_member_has_a_name_that_a_cluster_takes(
     result = CliRunner().invoke(run_module.run, ["verifier", "--run", str(write_run(tmp_path)), "--member", name])
     error = f"--member: expected at most 200 ASCII letters, digits, '.', '_' and '-', got {name!r}"
     assert (members, str(result.exception or "")) == (([name], "") if is_taken else ([], error))
+
+
+@pytest.mark.parametrize(("variable", "is_tried"), [("", True), (VARIABLE, False), ("RANK", False)])
+def test_a_stage_that_is_started_by_hand_is_not_served_on_a_cluster_where_none_can_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, is_tried: bool
+) -> None:
+    """`gagar up` has tried it for the others, once."""
+
+    async def unreachable(run: Run) -> None:
+        raise UnavailableError("no cluster")
+
+    def refused(run: Run, stage: Stage) -> None:
+        raise ClusterRefusalError("transactions: expected some, got none")
+
+    served: list[str] = []
+    monkeypatch.setattr(run_module, "tell_planned_end", unreachable)
+    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
+    monkeypatch.setattr(run_module, "check_cluster_works", refused)
+    monkeypatch.setattr(run_module, "serve", lambda stage, resources: served.append(stage.name))
+    for name in (VARIABLE, "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, os.fspath(tmp_path))
+    arguments = ["verifier", "--run", str(write_run(tmp_path)), "--set", "kafka.bootstrap_servers=kafka-1:9092"]
+    result = CliRunner().invoke(run_module.run, arguments)
+    assert isinstance(result.exception, ClusterRefusalError) == is_tried
+    assert served == ([] if is_tried else ["verifier"])

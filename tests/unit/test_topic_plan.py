@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar.stream.kafka.topic_plan import OVERHEAD_BYTES, TopicState, differences, max_kept_bytes, wanted_topics
+from gagar.stream.kafka.topic_plan import OVERHEAD_BYTES, TopicState, differences, max_kept_bytes, too_small, wanted_topics
 from gagar.stream.spec import Topic
 from tests.runs import make_run
 from topology.stages import STAGES
@@ -123,3 +123,13 @@ def test_what_is_as_wanted_needs_no_change_and_strangers_are_left_alone(
 ) -> None:
     assert differences(wanted, {**found, **wanted}) == []
     assert {change.topic for change in differences(wanted, found)} <= set(wanted)
+
+
+def test_a_topic_that_takes_smaller_records_than_stages_write_is_named() -> None:
+    def bound(num_bytes: int) -> TopicState:
+        return TopicState(num_partitions=4, replication_factor=1, settings={"max.message.bytes": str(num_bytes)})
+
+    wanted = dict.fromkeys(("a", "b", "c", "d"), bound(1000))
+    assert too_small(wanted, {"a": bound(999), "b": bound(1000), "c": bound(1001)}) == [
+        "topic a: expected max.message.bytes=1000 or more, got 999; run `gagar topics apply`",
+    ]

@@ -4,9 +4,7 @@ In: a cluster. Every method blocks: call it in a thread where there is an event 
 A cluster that does not answer is an UnavailableError that names the addresses, within about `CONNECT_TIMEOUT_S`.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -17,9 +15,10 @@ from gagar.broker.address import no_cluster
 from gagar.broker.meeting import check_cluster
 from gagar.broker.security import client_arguments, read_token
 from gagar.config import KafkaTable, Run
-from gagar.errors import ConfigError
+from gagar.errors import ClusterRefusalError, ConfigError
 from gagar.stream.kafka.topic_plan import TopicChange, TopicState, differences, wanted_topics
 from gagar.stream.spec import Stage, Topic
+from gagar.stream.together import run_apart
 
 T = TypeVar("T")
 
@@ -39,7 +38,7 @@ class Admin:
         """Raises UnavailableError if no broker answers, ConfigError if the cluster is to be met in another way."""
         from kafka import KafkaAdminClient
 
-        self._kafka = kafka
+        self.kafka = kafka
         # The client leaves a thread and sockets behind when it fails to connect.
         check_cluster(kafka, connect_timeout_s)
         if kafka.has_sasl:
@@ -91,9 +90,28 @@ class Admin:
         }
 
     def num_brokers(self) -> int:
-        """Brokers that the cluster has now."""
+        """Brokers that the cluster has, those that are down included."""
         with self._told():
             return len(self._client.describe_cluster()["brokers"])
+
+    def broker_setting(self, key: str) -> str:
+        """A setting in force of one of the brokers; empty if this user may not see it."""
+        from kafka.admin import ConfigResource
+
+        with self._told():
+            broker = min(self._client.describe_cluster()["brokers"], key=lambda broker: bool(broker.get("is_fenced")))
+            resource = ConfigResource("broker", str(broker["broker_id"]))
+            answer = self._client.describe_configs([resource], config_filter="all")["broker"]
+        entry = answer.get(resource.name, {}).get(key)
+        return str(entry["value"]) if entry else ""
+
+    def has_topic(self, name: str) -> bool:
+        """Whether there is a topic of that name, with leaders or without, or one that this user may not see."""
+        from kafka.errors import UnknownTopicOrPartitionError
+
+        with self._told():
+            [topic] = self._client.describe_topics([name])
+        return bool(topic["error_code"] != UnknownTopicOrPartitionError.errno)
 
     def plan(self, run: Run, topics: Sequence[Topic]) -> list[TopicChange]:
         """What `apply` would do, and what it would refuse to do: empty if the cluster is as the topology says."""
@@ -192,7 +210,7 @@ class Admin:
             answer = self._retried(lambda: self._client.describe_groups(list(groups)))
         faults = [group["error"] for group in answer.values() if group["error"] and "GroupIdNotFound" not in group["error"]]
         if faults:
-            raise no_cluster(self._kafka.bootstrap_servers, faults[0])
+            raise no_cluster(self.kafka.bootstrap_servers, faults[0])
         return any(group["members"] for group in answer.values())
 
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int], metadata: str) -> None:
@@ -259,16 +277,19 @@ class Admin:
     @contextmanager
     def _told(self) -> Iterator[None]:
         """Turns the client's errors into ours."""
-        from kafka.errors import AuthorizationError, KafkaError
+        from kafka.errors import AuthorizationError, KafkaError, UnsupportedVersionError
 
         try:
             yield
         except AuthorizationError as error:
-            where = self._kafka.bootstrap_servers
+            where = self.kafka.bootstrap_servers
             expected = "expected this user to be authorised"
-            raise ConfigError(f"cluster at {where}: {expected}, got {error}; {WHAT_IS_NEEDED}") from error
+            raise ClusterRefusalError(f"cluster at {where}: {expected}, got {error}; {WHAT_IS_NEEDED}") from error
+        except UnsupportedVersionError as error:
+            where = self.kafka.bootstrap_servers
+            raise ClusterRefusalError(f"cluster at {where}: expected Apache Kafka 2.5 or newer, got {error}") from error
         except KafkaError as error:
-            raise no_cluster(self._kafka.bootstrap_servers, f"{type(error).__name__}: {error}") from error
+            raise no_cluster(self.kafka.bootstrap_servers, f"{type(error).__name__}: {error}") from error
 
 
 def _refusal(expected: str, answer: Mapping[str, Any]) -> str:
@@ -282,11 +303,10 @@ def _refusal(expected: str, answer: Mapping[str, Any]) -> str:
 
 
 def _check_login(kafka: KafkaTable) -> None:
-    """Raises ConfigError if the cluster does not take the login; in a thread, since this one may have an event loop."""
+    """Raises ConfigError if the cluster does not take the login."""
     from gagar.stream.kafka.connecting import check_login
 
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(lambda: asyncio.run(check_login(kafka))).result()
+    run_apart(check_login(kafka))
 
 
 def _token_argument(kafka: KafkaTable) -> dict[str, Any]:

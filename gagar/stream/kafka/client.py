@@ -1,4 +1,4 @@
-"""The Kafka transport: with `connecting` and `metadata` the only door to aiokafka (0.14).
+"""The Kafka transport: with `connecting`, `metadata` and `refusals` the only door to aiokafka (0.14).
 
 What its client makes necessary is done here: a membership whose consumer never delivers (every rebalance would throw
 positions and pauses away) beside readers with partitions of their own; sends whose answers are kept; bounded stops, since the
@@ -16,6 +16,7 @@ from typing import Any
 
 import aiokafka
 from aiokafka import errors
+from aiokafka.client import CoordinationType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.protocol.commit import OffsetFetchRequest
@@ -29,6 +30,7 @@ from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
 from gagar.stream.kafka.connecting import STOP_S, arguments_of, check_login, started, stopped, translated
 from gagar.stream.kafka.metadata import topic_identities
+from gagar.stream.kafka.refusals import NAMED_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS
 from gagar.stream.log_clock import LogClock
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.spec import Topic
@@ -37,15 +39,11 @@ from gagar.stream.transport import Committed, OutOfRangeError, Owner, Partition,
 
 log = logging.getLogger(__name__)
 
-SESSION_TIMEOUT_MS = 6000
 HEARTBEAT_MS = 1000
-NAMED_SESSION_TIMEOUT_MS = 45_000
-"""Of a member with a name: for so long its partitions wait for its restart, after whatever end."""
 REBALANCE_TIMEOUT_MS = 15_000
 REQUEST_TIMEOUT_MS = 15_000
 FETCH_BYTES = 512 << 10
 """Prefetched per partition; a larger batch comes alone. Half costs a tenth of the throughput, twice a fifth more memory."""
-TRANSACTION_TIMEOUT_MS = 60_000
 CONNECT_S = 10.0
 REJOIN_S = 1.0
 MAX_REPLACED, REPLACED_S = (3, 12), 8.0
@@ -99,8 +97,27 @@ class KafkaTransport:
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
         with translated(f"producer {transactional_id}"):
-            await started(producer, transactional_id, 2 * CONNECT_S)
+            try:
+                await started(producer, transactional_id, 2 * CONNECT_S)
+            except TimeoutError as error:
+                got = await self._coordinator_fault(transactional_id)
+                raise UnavailableError(
+                    f"producer {transactional_id}: expected its transaction coordinator within {2 * CONNECT_S:g} s, got {got}"
+                ) from error
         return KafkaProducer(producer, self._prefix, transactional_id, self.clock)
+
+    async def _coordinator_fault(self, transactional_id: str) -> str:
+        """What the brokers say when they are asked for the coordinator of a producer: the client keeps that to itself."""
+        if self._client is None:
+            return "none"
+        try:
+            async with asyncio.timeout(PROBE_S):
+                await self._client._client.coordinator_lookup(CoordinationType.TRANSACTION, self._prefix + transactional_id)
+        except errors.CoordinatorNotAvailableError:
+            return "none: the brokers have no such coordinator now"
+        except (errors.KafkaError, KeyError, AssertionError, TimeoutError) as error:  # the client may have lost its connections
+            return f"none: {error!r}"
+        return "one that does not take it now"
 
     async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> "KafkaReader":
         consumer = aiokafka.AIOKafkaConsumer(

@@ -17,7 +17,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from gagar.broker.security import SASL_PASSWORD, client_arguments, read_token
 from gagar.config import KafkaTable
-from gagar.errors import ConfigError, FencedError, UnavailableError
+from gagar.errors import ClusterRefusalError, ConfigError, FencedError, UnavailableError
+from gagar.stream.kafka.refusals import refusal_of
 from gagar.stream.transport import RefusedError
 
 log = logging.getLogger(__name__)
@@ -27,13 +28,6 @@ LOGIN_S = 5.0
 FENCED = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidProducerIdMapping)
 REFUSED = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 NOT_LOGGED_IN = (errors.SaslAuthenticationFailed, errors.AuthenticationFailedError)
-PERMISSIONS = {
-    errors.TopicAuthorizationFailedError: "READ, WRITE and DESCRIBE on topics",
-    errors.GroupAuthorizationFailedError: "READ on consumer groups",
-    errors.TransactionalIdAuthorizationFailed: "WRITE and DESCRIBE on transactional ids",
-    errors.ClusterAuthorizationFailedError: "IDEMPOTENT_WRITE on the cluster",
-}
-"""What a user needs who gets the error, all on names that begin with the run's."""
 
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
@@ -87,7 +81,7 @@ def _refused_login(kafka: KafkaTable, error: str) -> str:
 
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
-    """The client's errors as ours: fenced, refused, not permitted, or unavailable."""
+    """The client's errors as ours: fenced, a record refused, refused for good, or unavailable, which may pass."""
     try:
         yield
     except FENCED as error:
@@ -95,14 +89,11 @@ def translated(what: str) -> Iterator[None]:
             f"{what}: expected to own the place, got {type(error).__name__}: a successor has taken over"
         ) from error
     except REFUSED as error:
-        raise RefusedError(f"{what}: expected a record that the broker takes, got {error}") from error
-    except tuple(PERMISSIONS) as error:
-        needed = PERMISSIONS[type(error)]
-        raise ConfigError(
-            f"{what}: expected permission, got {error}; let the user of [kafka] have {needed} "
-            "whose names begin with that of the run, see README.md"
-        ) from error
-    except (errors.KafkaError, errors.IllegalOperation, OSError, TimeoutError) as error:
+        raise RefusedError(f"{what}: expected a record that the broker takes, got {error}; see `gagar topics check`") from error
+    except (errors.KafkaError, errors.IllegalOperation, NotImplementedError, OSError, TimeoutError) as error:
+        if refused := refusal_of(error):
+            refusal, cause = refused
+            raise ClusterRefusalError(f"{what}: expected {refusal.expected}, got {cause}; {refusal.advice}") from error
         # An illegal operation: the transaction was lost, as to a fence, while its records were still handed over.
         raise UnavailableError(f"{what}: expected an answer from the broker, got {error!r}") from error
 

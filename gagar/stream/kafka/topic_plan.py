@@ -106,6 +106,17 @@ def differences(wanted: Mapping[str, TopicState], found: Mapping[str, TopicState
     return changes
 
 
+def too_small(wanted: Mapping[str, TopicState], found: Mapping[str, TopicState]) -> list[str]:
+    """What to say of each topic that takes smaller records only than stages write: they would become dead letters."""
+    key = "max.message.bytes"
+    pairs = [(name, int(wanted[name].settings[key]), int(there.settings[key])) for name, there in found.items()]
+    return [
+        f"topic {name}: expected {key}={least} or more, got {got}; run `gagar topics apply`"
+        for name, least, got in pairs
+        if got < least
+    ]
+
+
 def _drifts(name: str, wanted: TopicState, there: TopicState, *, is_torn: bool) -> list[TopicChange]:
     """`is_torn`: topics that must have equal numbers of partitions differ, so that no number is right."""
     changes = []
