@@ -16,6 +16,7 @@ from gagar.broker.local import cluster_of
 from gagar.broker.watch import cluster_watch
 from gagar.cli.saved_run import save_run
 from gagar.cli.topics import apply_topology
+from gagar.cli.twin import check_no_twin
 from gagar.config import DRAIN_S, KafkaTable, Run
 from gagar.errors import UnavailableError
 from gagar.processes.orphan_cleanup import OrphanCleanup
@@ -23,6 +24,7 @@ from gagar.processes.shutdown import interruption
 from gagar.processes.storage import Storage
 from gagar.processes.supervised import ProcessSpec, ProcessState
 from gagar.processes.supervisor import OnLine, Supervisor
+from topology.stages import SAMPLER
 
 
 class View(Protocol):
@@ -45,6 +47,8 @@ def run_pipeline(run: Run, specs: Sequence[ProcessSpec], view: View) -> int:
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     if names_cluster(run):  # one that does not answer leaves no trace here
         with cluster_of(run) as kafka:
+            if any(spec.name == SAMPLER.name for spec in specs):
+                check_no_twin(run, kafka)
             return asyncio.run(drive(run, specs, view, kafka))
     with ExitStack() as held:
         held.enter_context(OrphanCleanup(run.directory, is_exclusive=True))  # a second one is refused here

@@ -11,12 +11,23 @@ import pytest
 from msgspec.structs import replace
 
 from gagar.cli.run import tell_planned_end
+from gagar.cli.twin import check_no_twin
 from gagar.errors import UnavailableError
 from gagar.processes.forced_end import end_by_force_after
 from gagar.stream.handlers import Transform
 from tests.broker.stages import ROOT, stage_process, until_count
 from tests.builders import make_request, make_version
-from tests.contract.world import TRAJECTORIES, KafkaWorld, make_run, make_stage, make_trajectory, write
+from tests.contract.world import (
+    OUTCOMES,
+    TRAJECTORIES,
+    KafkaWorld,
+    joined,
+    make_run,
+    make_stage,
+    make_trajectory,
+    opened,
+    write,
+)
 from topology.composition import run_loop, serve_handler
 from topology.resources import Resources
 
@@ -106,3 +117,18 @@ async def test_a_stage_that_is_started_after_the_planned_end_says_that_it_waits(
     run = make_run(world.name, world.servers)
     await tell_planned_end(replace(run, training=replace(run.training, num_steps=num_steps)))
     assert ("planned end reached step=3 num_steps=3: all but the last evaluation is done; waiting" in caplog.text) == is_told
+
+
+@pytest.mark.broker
+async def test_a_second_pipeline_of_a_run_on_a_cluster_is_refused_while_the_first_is_at_work(
+    world: KafkaWorld, tmp_path: Path
+) -> None:
+    run = make_run(world.name, world.servers, str(tmp_path / "other"))
+    sampler = make_stage("transform", (OUTCOMES,), name="sampler")
+    async with opened(world) as transport:
+        async with joined(transport, sampler):
+            with pytest.raises(
+                UnavailableError, match=rf"run {world.name}: expected no other `gagar up` of it on .*, got a sampler at work"
+            ):
+                await asyncio.to_thread(check_no_twin, run, world.kafka, 1.0)
+        await asyncio.to_thread(check_no_twin, run, world.kafka)

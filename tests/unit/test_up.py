@@ -1,16 +1,20 @@
 """`gagar up`: its options and its printing."""
 
 import asyncio
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from gagar.cli import pipeline
+from gagar.cli.stage_processes import stage_processes
 from gagar.cli.up import LogView, Printer, parse_scales, up
 from gagar.config import KafkaTable, Run
-from gagar.errors import ConfigError
-from tests.runs import write_run
+from gagar.errors import ConfigError, UnavailableError
+from tests.runs import make_run, write_run
 
 
 def test_scales_are_numbers_by_stage() -> None:
@@ -22,6 +26,30 @@ def test_scales_are_numbers_by_stage() -> None:
 def test_a_scale_of_another_form_is_refused(scale: str) -> None:
     with pytest.raises(ConfigError, match=rf"--scale {scale}: expected stage=n with n from 0 to 1024"):
         parse_scales([scale])
+
+
+def test_a_twin_on_a_cluster_is_looked_for_before_anything_is_touched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By who starts the sampler: the other stages may be many."""
+    run = make_run(tmp_path / "run", "cluster:9092")
+
+    @contextlib.contextmanager
+    def cluster_of(run: Run) -> Iterator[KafkaTable]:
+        yield run.kafka
+
+    def find_twin(run: Run, kafka: KafkaTable) -> None:
+        raise UnavailableError(f"a twin on {kafka.bootstrap_servers}")
+
+    async def drive(*arguments: object) -> int:
+        return 7
+
+    for name, stand_in in {"cluster_of": cluster_of, "check_no_twin": find_twin, "drive": drive}.items():
+        monkeypatch.setattr(pipeline, name, stand_in)
+    with pytest.raises(UnavailableError, match="a twin on cluster:9092"):
+        pipeline.run_pipeline(run, stage_processes([], {}, 8), LogView(run, []))
+    assert not (tmp_path / "run").exists()
+    assert pipeline.run_pipeline(run, stage_processes([], {"sampler": 0}, 8), LogView(run, [])) == 7
 
 
 def test_lines_bear_their_process_and_repeats_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
