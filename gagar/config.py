@@ -57,6 +57,20 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A table of the run file. `__post_init__` checks ranges with `require`."""
 
 
+class StreamTable(Table, frozen=True, kw_only=True):
+    """[stream]: how much a process of a stage holds and sends at once, whatever the stage."""
+
+    window: Count = 64
+    """Deliveries of one partition in work or waiting for their commit."""
+    max_input_bytes: Count = 10 << 20
+    """Most bytes of inputs in work, encoded and decoded, over all partitions of a process; each may hold one delivery."""
+    max_output_bytes: Count = 56 << 20
+    """Most bytes of outputs that wait for their commit, over all partitions of a process. Less makes transactions small,
+    which costs later stages and the broker."""
+    max_transaction_bytes: Count = 32 << 20
+    """Bytes of outputs in one transaction; the unit that passes this bound is the last one."""
+
+
 class WorkTable(Table, frozen=True, kw_only=True):
     """The table of a stage whose work may take long."""
 
@@ -125,6 +139,9 @@ class KafkaTable(Table, frozen=True, kw_only=True):
     """Bytes of tokens that are kept, over all partitions and before replication; `gagar topics plan` tells the exact bound."""
     replication_factor: Annotated[int, Meta(ge=1, le=9)] = 1
     """Replicas of every topic; 1 with the local broker."""
+    transaction_timeout_s: Annotated[float, Meta(ge=1, le=450, description="from 1 to 450")] = 30.0
+    """Seconds that one transaction of a stage may take; more on slow links and under small quotas. The brokers abort one after
+    twice as many, which their `transaction.max.timeout.ms` has to allow."""
     start_timeout_s: Seconds = 180.0
     """Seconds that the local broker may take to start; a busy machine needs more."""
 
@@ -224,6 +241,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaTable
     policy: PolicyTable
     training: TrainingTable
+    stream: StreamTable = StreamTable()
     tables: dict[str, dict[str, Any]]
     """The other tables as they came: `tasks` and those of the stages. `topology.composition` types them."""
     root: str
@@ -257,6 +275,7 @@ SHARED: dict[str, type[msgspec.Struct]] = {
     "kafka": KafkaTable,
     "policy": PolicyTable,
     "training": TrainingTable,
+    "stream": StreamTable,
 }
 
 

@@ -77,7 +77,7 @@ def serve(stage: Stage, resources: Resources) -> None:
     if isinstance(handler, Standalone):
         handler.run()
     else:
-        limits = RuntimeLimits(drain_s=drain_s(stage, resources.run))
+        limits = resources.limits(drain_s(stage, resources.run))
         run_loop(serve_handler(stage, resources, handler, limits))
 
 

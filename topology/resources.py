@@ -4,9 +4,12 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from gagar.broker.address import cluster_now
-from gagar.config import Run, convert
+from gagar.config import DRAIN_S, Run, convert
 from gagar.stream.journal import LogJournal
+from gagar.stream.limits import RuntimeLimits
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.spec import Stage
 from gagar.stream.transport import Transport
@@ -36,7 +39,12 @@ class Resources:
 
     def journal(self, stage: Stage) -> LogJournal:
         """A way into the log by positions of the reader's own, not yet connected."""
-        return LogJournal(stage, self.transport(), DEAD_LETTERS, num_partitions=self.run.kafka.num_partitions)
+        return LogJournal(stage, self.transport(), DEAD_LETTERS, self.limits(), self.run.kafka.num_partitions)
+
+    def limits(self, drain_s: float = DRAIN_S) -> RuntimeLimits:
+        """Of the runtime, as the run file sets them."""
+        settings = msgspec.structs.asdict(self.run.stream)
+        return RuntimeLimits(**settings, transaction_timeout_s=self.run.kafka.transaction_timeout_s, drain_s=drain_s)
 
     def references(self) -> LogReferences:
         """Reads by reference in any topic, not yet connected."""

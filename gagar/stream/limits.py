@@ -7,26 +7,17 @@ import random
 import msgspec
 import tenacity
 
-from gagar.config import DRAIN_S
+from gagar.config import DRAIN_S, StreamTable
 from gagar.errors import GagarError, UnavailableError
 
 log = logging.getLogger(__name__)
 
 
-class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds and times of a stage's runtime; the defaults serve, tests shorten them."""
+class RuntimeLimits(StreamTable, frozen=True, kw_only=True):
+    """Bounds and times of a stage's runtime: those of [stream], and others whose defaults serve and which tests shorten."""
 
-    window: int = 64
-    """Deliveries of one partition in work or waiting for their commit."""
-    max_input_bytes: int = 10 << 20
-    """Most bytes of inputs in work, encoded and decoded, over all partitions of a process; each may hold one delivery."""
-    max_output_bytes: int = 56 << 20
-    """Most bytes of outputs that wait for their commit, over all partitions of a process. Less makes transactions small,
-    which costs later stages and the broker."""
     max_units: int = 64
     """Most units in one transaction."""
-    max_transaction_bytes: int = 32 << 20
-    """Bytes of outputs in one transaction; the unit that passes this bound is the last one."""
     commit_gap_s: float = 0.007
     """Seconds between two transactions of a producer; without them the next one meets the end of the last and waits 20 ms."""
     transaction_timeout_s: float = 30.0

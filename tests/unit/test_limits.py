@@ -2,13 +2,18 @@
 
 import asyncio
 import logging
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from gagar.config import StreamTable
 from gagar.errors import GagarError
 from gagar.stream.limits import Counters, DeadLetterLimits, RuntimeLimits, log_counts
+from tests.runs import make_run
+from topology.resources import Resources
 
 
 @given(st.integers(1, 10_000))
@@ -55,3 +60,13 @@ async def test_counters_are_logged_when_they_have_changed(caplog: pytest.LogCapt
     task.cancel()
     [record] = caplog.records
     assert "stage=stage delivered=5 finished=0" in record.getMessage()
+
+
+def test_the_run_file_sets_what_a_stage_holds_and_how_long_a_transaction_takes(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    stream = StreamTable(window=3, max_input_bytes=1, max_output_bytes=2, max_transaction_bytes=4)
+    run = replace(run, stream=stream, kafka=replace(run.kafka, transaction_timeout_s=90.0))
+    limits = Resources(run).limits(drain_s=5.0)
+    assert [getattr(limits, name) for name in StreamTable.__struct_fields__] == [3, 1, 2, 4]
+    assert (limits.transaction_timeout_s, limits.last_timeout_s, limits.drain_s) == (90.0, 162.0, 5.0)
+    assert Resources(make_run(tmp_path)).limits() == RuntimeLimits()

@@ -117,7 +117,7 @@ def test_what_brokers_answer_while_they_start_stop_or_lead_no_more_may_pass(code
         (
             50,
             errors.InvalidTransactionTimeout,
-            ".* up to 60000 ms, got .*; raise transaction.max.timeout.ms .* to 60000 or more",
+            ".* up to twice kafka.transaction_timeout_s, got .*; lower it, or raise transaction.max.timeout.ms",
         ),
         (26, errors.InvalidSessionTimeoutError, ".* of 6000 and .* 45000 ms .*, got .*; let group.min.session.timeout.ms"),
         (12, errors.OffsetMetadataTooLargeError, "4096 bytes .*; raise offset.metadata.max.bytes of the brokers to 4096"),

@@ -28,9 +28,7 @@ def test_a_scale_of_another_form_is_refused(scale: str) -> None:
         parse_scales([scale])
 
 
-def test_a_twin_on_a_cluster_is_looked_for_before_anything_is_touched(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_twin_on_a_cluster_is_looked_for_before_anything_is_touched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By who starts the sampler: the other stages may be many."""
     run = make_run(tmp_path / "run", "cluster:9092")
 
@@ -47,9 +45,9 @@ def test_a_twin_on_a_cluster_is_looked_for_before_anything_is_touched(
     for name, stand_in in {"cluster_of": cluster_of, "check_no_twin": find_twin, "drive": drive}.items():
         monkeypatch.setattr(pipeline, name, stand_in)
     with pytest.raises(UnavailableError, match="a twin on cluster:9092"):
-        pipeline.run_pipeline(run, stage_processes([], {}, 8), LogView(run, []))
+        pipeline.run_pipeline(run, stage_processes([], {}, run), LogView(run, []))
     assert not (tmp_path / "run").exists()
-    assert pipeline.run_pipeline(run, stage_processes([], {"sampler": 0}, 8), LogView(run, [])) == 7
+    assert pipeline.run_pipeline(run, stage_processes([], {"sampler": 0}, run), LogView(run, [])) == 7
 
 
 def test_lines_bear_their_process_and_repeats_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

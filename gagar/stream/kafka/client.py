@@ -30,7 +30,7 @@ from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
 from gagar.stream.kafka.connecting import STOP_S, arguments_of, check_login, started, stopped, translated
 from gagar.stream.kafka.metadata import topic_identities
-from gagar.stream.kafka.refusals import NAMED_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS
+from gagar.stream.kafka.refusals import NAMED_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS
 from gagar.stream.log_clock import LogClock
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.spec import Topic
@@ -91,7 +91,7 @@ class KafkaTransport:
         producer = aiokafka.AIOKafkaProducer(
             **await arguments_of(self._kafka),
             transactional_id=self._prefix + transactional_id,
-            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            transaction_timeout_ms=int(2000 * self._kafka.transaction_timeout_s),
             compression_type="zstd",
             max_request_size=max((topic.max_record_bytes for topic in outputs), default=1 << 20),
             request_timeout_ms=REQUEST_TIMEOUT_MS,

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from aiokafka import errors
 
-TRANSACTION_TIMEOUT_MS = 60_000
 SESSION_TIMEOUT_MS = 6000
 NAMED_SESSION_TIMEOUT_MS = 45_000
 """Of a member with a name: for so long its partitions wait for its restart, after whatever end."""
@@ -55,8 +54,8 @@ REFUSALS: dict[type[BaseException], Refusal] = {
         "permission", "let the user of [kafka] have IDEMPOTENT_WRITE on the cluster, see README.md"
     ),
     errors.InvalidTransactionTimeout: Refusal(
-        f"transactions of up to {TRANSACTION_TIMEOUT_MS} ms",
-        f"raise transaction.max.timeout.ms of the brokers to {TRANSACTION_TIMEOUT_MS} or more",
+        "transactions of up to twice kafka.transaction_timeout_s",
+        "lower it, or raise transaction.max.timeout.ms of the brokers",
     ),
     errors.InvalidSessionTimeoutError: Refusal(
         f"session timeouts of {SESSION_TIMEOUT_MS} and (with --member) {NAMED_SESSION_TIMEOUT_MS} ms in consumer groups",
