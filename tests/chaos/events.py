@@ -9,7 +9,7 @@ import random
 import signal
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 from gagar.broker.address import BrokerState, running_state
@@ -26,7 +26,8 @@ from tests.contract.world import NUM_PARTITIONS
 FROZEN_S = 9.0
 """Beyond the session time-out of a group's member, so that its partitions move."""
 SETTLE_S = 3.0
-OWNED_TIMEOUT_S = 15.0
+OWNED_TIMEOUT_S = 30.0
+"""For a process to start and to be given partitions, on a machine that is busy."""
 MARKER_TIMEOUT_S = 20.0
 POLL_S = 0.5
 TAKE_OVER_S = (0.5, 3.0)
@@ -112,14 +113,15 @@ async def scale(arena: Arena, stage: str) -> bool:
     if not slot.alive:
         return False
     first = slot.alive[0]
-    is_watched = await _owns_all(arena, stage, first)
+    is_watched = await _come_to_own(arena, stage, [first], NUM_PARTITIONS)
     began = time.time()
     slot.target = 3
     with arena.markers.lingering(stage):
         try:
             await slot.fill()
             added = [process for process in slot.alive if process is not first]
-            await asyncio.sleep(arena.chance.uniform(6.0, 9.0))
+            await _come_to_own(arena, stage, added, 1)
+            await asyncio.sleep(arena.chance.uniform(4.0, 7.0))
         finally:
             slot.target = 1
         await slot.shrink([process for process in added if process in slot.alive])
@@ -131,11 +133,11 @@ async def scale(arena: Arena, stage: str) -> bool:
     return found.num_kept > 0
 
 
-async def _owns_all(arena: Arena, stage: str, process: Process) -> bool:
-    """Whether a process comes to own every partition, in a bounded time."""
+async def _come_to_own(arena: Arena, stage: str, processes: Sequence[Process], num_partitions: int) -> bool:
+    """Whether each of the processes comes to own at least so many partitions, in a bounded time."""
     deadline = time.monotonic() + OWNED_TIMEOUT_S
     while time.monotonic() < deadline:
-        if len(owned_by(arena.directory, stage, process.pid)) == NUM_PARTITIONS:
+        if all(len(owned_by(arena.directory, stage, process.pid)) >= num_partitions for process in processes):
             return True
         await asyncio.sleep(POLL_S)
     return False

@@ -105,14 +105,27 @@ async def test_a_scaling_that_nobody_could_watch_has_not_happened(tmp_path: Path
 async def test_a_scaling_has_happened_if_handlers_were_in_work(
     tmp_path: Path, num_kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def owns_all(arena: Arena, stage: str, process: Any) -> bool:
+    async def come_to_own(arena: Arena, stage: str, processes: Any, num_partitions: int) -> bool:
         return True
 
-    monkeypatch.setattr(events, "_owns_all", owns_all)
+    monkeypatch.setattr(events, "_come_to_own", come_to_own)
     monkeypatch.setattr(events, "watched", lambda *_: Watched(num_kept=num_kept, restarted=["a"]))
     arena = make_arena(tmp_path, FakeProcess())
     assert await events.scale(arena, "verifier") is (num_kept > 0)
     assert (arena.log.num_kept, arena.log.restarted) == (num_kept, ["a"]), "restarts are told in any case"
+
+
+async def test_processes_that_are_added_are_not_stopped_before_each_owns_a_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned = {pid: iter([[], [], [pid]]) for pid in (1, 2)}
+    monkeypatch.setattr(events, "OWNED_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(events, "owned_by", lambda directory, stage, pid: next(owned[pid], [pid]))
+    added: list[Any] = [SimpleNamespace(pid=1), SimpleNamespace(pid=2)]
+    assert await events._come_to_own(make_arena(tmp_path), "verifier", added, 1)
+    assert list(owned[2]) == [], "the second was asked until it owned one"
+    monkeypatch.setattr(events, "OWNED_TIMEOUT_S", 0.01)
+    assert not await events._come_to_own(make_arena(tmp_path), "verifier", added, 2)
 
 
 @pytest.mark.parametrize("event", [events.hang, events.block])
