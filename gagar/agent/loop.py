@@ -105,7 +105,7 @@ def out_of_time(clock: AttemptClock) -> AttemptEnd:
     """The end of an attempt whose time is up: the agent's doing only if it has used up its own time."""
     if clock.is_agent_over:
         return AgentTooSlow(f"agent_timeout_s: expected an end within {clock.agent_timeout_s:g} s of own work, got none")
-    what = {"engine": "an answer of the engine", "sandbox": "a sandbox"}.get(clock.part, "time for another turn")
+    what = {"engine": "an answer of the engine", "sandbox": "a sandbox"}.get(clock.part, "an end of the attempt")
     return DeadlinePassed(f"deadline: expected {what} before it, got none")
 
 
