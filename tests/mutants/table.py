@@ -110,6 +110,13 @@ MUTANTS = (
         f"{ANY_DEATH}[transform]",
     ),
     Mutant(
+        "what the cluster refuses a handler for good is no fault of its record",
+        "guarded",
+        "(BadRecordError, UnavailableError, MachineError, ClusterRefusalError)",
+        "(BadRecordError, UnavailableError, MachineError)",
+        "test_a_refusal_in_a_handler_ends_the_stage_and_is_no_fault_of_the_record",
+    ),
+    Mutant(
         "a dead letter ends its group",
         "Router.dead_unit",
         "outputs.append(self.encode(lost_group(group_id)))",
