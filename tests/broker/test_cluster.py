@@ -35,7 +35,7 @@ pytestmark = pytest.mark.broker
 
 TRANSFORM = Transform(lambda request: [make_trajectory(request)])
 INTERNAL = ("__consumer_offsets", "__transaction_state")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """For a cluster that has just lost nodes or found them again, on a machine that others use too."""
 
 

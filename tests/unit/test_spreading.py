@@ -12,6 +12,7 @@ from tests.spreading import group_of
         ("tests/unit/test_deaths.py::test_a[effect]", "tests/unit/test_deaths.py::test_a[effect]"),
         ("tests/broker/test_admin.py::test_a", "tests/broker/test_admin.py::test_a"),
         ("tests/broker/test_secured.py::test_a", "tests/broker/test_secured.py"),
+        ("tests/broker/test_cluster.py::test_a[freeze]", "tests/broker/test_cluster.py"),
         ("tests/contract/test_effects.py::test_a[kafka]", "tests/contract/test_effects.py::test_a[kafka]"),
         ("tests/sandbox/test_agent.py::test_a", "sandbox"),
     ],
