@@ -45,9 +45,9 @@ async def test_scaling_under_load_makes_next_to_nothing_again_that_was_finished(
     assert one.count("abandoned") > len(again), "the window was full"
 
 
-@pytest.mark.parametrize("num_workers", [2])
+@pytest.mark.parametrize("num_workers", [2, 4])
 async def test_a_rolling_restart_of_named_members_abandons_nothing(world: KafkaWorld, tmp_path: Path, num_workers: int) -> None:
-    num, lives = 1000, []
+    num, lives = 300, []
     async with AsyncExitStack() as stack:
 
         async def start(member: str) -> StageProcess:
@@ -61,17 +61,20 @@ async def test_a_rolling_restart_of_named_members_abandons_nothing(world: KafkaW
         async with asyncio.timeout(60):
             while any(len(worker.numbers) != NUM_PARTITIONS // num_workers for worker in workers.values()):
                 await asyncio.sleep(0.1)
-        await write(world, [make_request(f"t-{number:06d}") for number in range(num)])
-        for member, worker in workers.items():
-            await until_count(world, TRAJECTORIES, 20)
+        for turn, (member, worker) in enumerate(workers.items()):
+            before = len(worker.keys("begun"))
+            await write(world, [make_request(f"t-{turn}{number:05d}") for number in range(num)])
+            async with asyncio.timeout(60):
+                while len(worker.keys("begun")) == before:
+                    await asyncio.sleep(0.05)
             worker.send(signal.SIGTERM)
-            assert await worker.ended(30) == 0
+            assert await worker.ended(60) == 0
             successor = await start(member)
-            await successor.until_logged("handler begun")
-        found = await until_count(world, TRAJECTORIES, num, 90)
+            await successor.until_logged("lane taken over")
+        found = await until_count(world, TRAJECTORIES, num * num_workers, 90)
         for worker in lives[num_workers:]:
             worker.send(signal.SIGTERM)
-            assert await worker.ended(30) == 0
+            assert await worker.ended(60) == 0
     assert set(found.values()) == {1}
     assert [(life.count("abandoned"), life.count("wasted")) for life in lives] == [(0, 0)] * (2 * num_workers)
     assert set(Counter(key for life in lives for key in life.keys("begun")).values()) == {1}
