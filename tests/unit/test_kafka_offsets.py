@@ -5,7 +5,7 @@ from aiokafka import errors  # noqa: TID251  what the client's classes hold is t
 from aiokafka.protocol.commit import OffsetFetchResponse_v1, OffsetFetchResponse_v3  # noqa: TID251
 from aiokafka.structs import TopicPartition  # noqa: TID251
 
-from gagar.stream.kafka.client import committed_offsets
+from gagar.stream.kafka.offsets import committed_offsets
 from gagar.stream.transport import Committed
 
 NOT_COORDINATOR, LOADING, UNKNOWN_TOPIC = 16, 14, 3

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("gagar", "topology", "producers", "consumers")
 HEAVY = ("torch", "transformers", "deepspeed", "aiokafka", "kafka", "docker", "vllm", "matplotlib")
 DOORS = {
-    "aiokafka": {f"gagar/stream/kafka/{name}.py" for name in ("client", "connecting", "metadata", "refusals")},
+    "aiokafka": {f"gagar/stream/kafka/{name}.py" for name in ("client", "connecting", "metadata", "offsets", "refusals")},
     "kafka": {"gagar/stream/kafka/admin.py"},
     "docker": {"gagar/sandbox/docker.py"},
     "vllm": {"gagar/engine/vllm.py"},

@@ -1,4 +1,4 @@
-"""The Kafka transport: with `connecting`, `metadata` and `refusals` the only door to aiokafka (0.14).
+"""The Kafka transport: with `connecting`, `metadata`, `offsets` and `refusals` the only door to aiokafka (0.14).
 
 What its client makes necessary is done here: a membership whose consumer never delivers (every rebalance would throw
 positions and pauses away) beside readers with partitions of their own; sends whose answers are kept; bounded stops, since the
@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
 from typing import Any
 
 import aiokafka
@@ -19,7 +19,6 @@ from aiokafka import errors
 from aiokafka.client import CoordinationType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from gagar.broker.address import no_cluster
@@ -30,6 +29,7 @@ from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
 from gagar.stream.kafka.connecting import STOP_S, arguments_of, check_login, started, stopped, translated
 from gagar.stream.kafka.metadata import topic_identities
+from gagar.stream.kafka.offsets import committed_offsets, offset_fetch
 from gagar.stream.kafka.refusals import NAMED_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS
 from gagar.stream.log_clock import LogClock
 from gagar.stream.readers.scans import scan_transport
@@ -418,7 +418,7 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
                 if coordinator is None:
                     raise UnavailableError(f"offsets of {self._group}: expected a place in the group, got none yet")
                 await coordinator.ensure_coordinator_known()
-                found = committed_offsets(await coordinator._send_req(_offset_fetch(self._prefix + self._group, names)))
+                found = committed_offsets(await coordinator._send_req(offset_fetch(self._prefix + self._group, names)))
         if missing := sorted(map(str, (at for name, at in names.items() if name not in found))):
             raise UnavailableError(
                 f"offsets of {self._group}: expected one in each partition, got none in {', '.join(missing)}; "
@@ -429,35 +429,6 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
     async def close(self) -> None:
         if self._consumer is not None:
             await stopped(self._consumer.stop(), self._group)
-
-
-def _offset_fetch(group: str, names: Iterable[TopicPartition]) -> OffsetFetchRequest:
-    numbers: dict[str, list[int]] = {}
-    for name in names:
-        numbers.setdefault(name.topic, []).append(name.partition)
-    return OffsetFetchRequest(group, list(numbers.items()))
-
-
-def committed_offsets(answer: Any) -> dict[TopicPartition, Committed]:
-    """What a coordinator says of the partitions that it was asked for, but for those it knows nothing of. Raises its errors.
-
-    The client's own reading of the answer passes over the error of the whole: one from a coordinator that has just started
-    reads as if nothing had ever been committed, and all would be done again.
-    """
-    _raise_for(getattr(answer, "error_code", 0))
-    found: dict[TopicPartition, Committed] = {}
-    for topic, entries in answer.topics:
-        for number, offset, metadata, code in entries:
-            _raise_for(code)
-            if offset >= 0:
-                found[TopicPartition(topic, number)] = Committed(offset=offset, metadata=metadata or "")
-    return found
-
-
-def _raise_for(code: int) -> None:
-    kind = errors.for_code(code)
-    if kind is not errors.NoError:
-        raise kind()
 
 
 async def scan(
