@@ -16,7 +16,6 @@ from typing import Any
 
 import aiokafka
 from aiokafka import errors
-from aiokafka.client import CoordinationType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
@@ -27,7 +26,7 @@ from gagar.config import KafkaTable
 from gagar.errors import FencedError, UnavailableError
 from gagar.records import LogRef
 from gagar.stream.handlers import Delivery
-from gagar.stream.kafka.connecting import STOP_S, arguments_of, check_login, started, stopped, translated
+from gagar.stream.kafka.connecting import STOP_S, arguments_of, check_login, coordinator_fault, started, stopped, translated
 from gagar.stream.kafka.metadata import topic_identities
 from gagar.stream.kafka.offsets import committed_offsets, offset_fetch
 from gagar.stream.kafka.refusals import NAMED_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS
@@ -100,24 +99,11 @@ class KafkaTransport:
             try:
                 await started(producer, transactional_id, 2 * CONNECT_S)
             except TimeoutError as error:
-                got = await self._coordinator_fault(transactional_id)
+                got = await coordinator_fault(self._client, self._prefix + transactional_id)
                 raise UnavailableError(
                     f"producer {transactional_id}: expected its transaction coordinator within {2 * CONNECT_S:g} s, got {got}"
                 ) from error
         return KafkaProducer(producer, self._prefix, transactional_id, self.clock)
-
-    async def _coordinator_fault(self, transactional_id: str) -> str:
-        """What the brokers say when they are asked for the coordinator of a producer: the client keeps that to itself."""
-        if self._client is None:
-            return "none"
-        try:
-            async with asyncio.timeout(PROBE_S):
-                await self._client._client.coordinator_lookup(CoordinationType.TRANSACTION, self._prefix + transactional_id)
-        except errors.CoordinatorNotAvailableError:
-            return "none: the brokers have no such coordinator now"
-        except (errors.KafkaError, KeyError, AssertionError, TimeoutError) as error:  # the client may have lost its connections
-            return f"none: {error!r}"
-        return "one that does not take it now"
 
     async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> "KafkaReader":
         consumer = aiokafka.AIOKafkaConsumer(

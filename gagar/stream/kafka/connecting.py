@@ -12,6 +12,7 @@ from typing import Any
 
 from aiokafka import errors
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.client import CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -96,6 +97,21 @@ def translated(what: str) -> Iterator[None]:
             raise ClusterRefusalError(f"{what}: expected {refusal.expected}, got {cause}; {refusal.advice}") from error
         # An illegal operation: the transaction was lost, as to a fence, while its records were still handed over.
         raise UnavailableError(f"{what}: expected an answer from the broker, got {error!r}") from error
+
+
+async def coordinator_fault(consumer: Any, transactional_id: str) -> str:
+    """What the brokers say when they are asked for a producer's coordinator by another client, if there is one: the producer's
+    own keeps that to itself."""
+    if consumer is None:
+        return "none"
+    try:
+        async with asyncio.timeout(STOP_S):
+            await consumer._client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
+    except errors.CoordinatorNotAvailableError:
+        return "none: the brokers have no such coordinator now"
+    except (errors.KafkaError, KeyError, AssertionError, TimeoutError) as error:  # the client may have lost its connections
+        return f"none: {error!r}"
+    return "one that does not take it now"
 
 
 async def stopped(stopping: Coroutine[Any, Any, None], what: str) -> None:
