@@ -5,6 +5,7 @@ In: a run, the processes of its stages, a view. Out: an exit code. A broker that
 
 import asyncio
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Protocol
@@ -16,7 +17,6 @@ from gagar.broker.local import cluster_of
 from gagar.broker.watch import cluster_watch
 from gagar.cli.saved_run import save_run
 from gagar.cli.topics import apply_topology
-from gagar.cli.twin import check_no_twin
 from gagar.config import DRAIN_S, KafkaTable, Run
 from gagar.errors import UnavailableError
 from gagar.processes.orphan_cleanup import OrphanCleanup
@@ -24,6 +24,7 @@ from gagar.processes.shutdown import interruption
 from gagar.processes.storage import Storage
 from gagar.processes.supervised import ProcessSpec, ProcessState
 from gagar.processes.supervisor import OnLine, Supervisor
+from gagar.stream.kafka.admin import Admin
 from topology.stages import SAMPLER
 
 
@@ -39,6 +40,11 @@ class View(Protocol):
 
     async def conclude(self, kafka: KafkaTable, states: Sequence[ProcessState]) -> int:
         """After the stages have stopped, with the broker still there: what is to be done and told; the exit code."""
+
+
+TWIN_WAIT_S = 10.0
+"""A sampler that has just died is a member of its group until its session ends."""
+TWIN_POLL_S = 1.0
 
 
 def run_pipeline(run: Run, specs: Sequence[ProcessSpec], view: View) -> int:
@@ -88,3 +94,19 @@ async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, kafka: Kafka
             click.echo(stopping(specs), err=True)
         await supervisor.stop()
     return await view.conclude(kafka, states)
+
+
+def check_no_twin(run: Run, kafka: KafkaTable, wait_s: float = TWIN_WAIT_S) -> None:
+    """Raises UnavailableError if a sampler of the run, of which there is one, is at work and goes on to be for `wait_s`.
+
+    On the local broker a lock in the run's directory keeps a second one off; a cluster is shared by more than directories.
+    """
+    deadline = time.monotonic() + wait_s
+    with Admin(kafka) as admin:
+        while admin.has_members([run.topic(SAMPLER.name)]):
+            if time.monotonic() >= deadline:
+                raise UnavailableError(
+                    f"run {run.run.name}: expected no other `gagar up` of it on {kafka.bootstrap_servers}, got a sampler at "
+                    "work; end that one, take another run.name, or start single stages beside it by `gagar run STAGE`"
+                )
+            time.sleep(TWIN_POLL_S)

@@ -206,8 +206,20 @@ class Admin:
 
     def has_members(self, groups: Sequence[str]) -> bool:
         """Whether any of these consumer groups has a member: a stage that is at work, or was a moment ago."""
+        from kafka import errors
+
+        early = (errors.CoordinatorLoadInProgressError, errors.CoordinatorNotAvailableError, errors.NotCoordinatorError)
+
+        def ask() -> dict[str, Any]:
+            answer: dict[str, Any] = self._client.describe_groups(list(groups))
+            told = " ".join(group["error"] or "" for group in answer.values())
+            for kind in early:  # the client does not raise what a coordinator says of a single group
+                if kind.__name__ in told:
+                    raise kind(told)
+            return answer
+
         with self._told():
-            answer = self._retried(lambda: self._client.describe_groups(list(groups)))
+            answer = self._retried(ask)
         faults = [group["error"] for group in answer.values() if group["error"] and "GroupIdNotFound" not in group["error"]]
         if faults:
             raise no_cluster(self.kafka.bootstrap_servers, faults[0])
