@@ -33,11 +33,15 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     code: int
     told: str
     """Its last words."""
+    was_told: bool = False
+    """To stop."""
 
     @property
     def is_expected(self) -> bool:
-        """Stopped, killed, fenced by a successor, or without a log."""
-        return self.code in EXPECTED_CODES
+        """Stopped, killed, fenced by a successor, or without a log. A process that was told to stop before it heard signals,
+        and so before its first word, ends by the signal itself."""
+        is_unborn = self.code == -signal.SIGTERM and self.was_told and not self.told
+        return self.code in EXPECTED_CODES or is_unborn
 
 
 class Slot:
@@ -112,7 +116,7 @@ class Slot:
         code = await process.wait()
         self.alive.remove(process)
         was_told = process.pid in self._told_to_stop
-        self._note(Exit(stage=self.stage, code=code, told=last_words(log_path)))
+        self._note(Exit(stage=self.stage, code=code, told=last_words(log_path), was_told=was_told))
         if code == 0 and not was_told:
             self.is_finished = True
         await asyncio.sleep(RESPAWN_S)

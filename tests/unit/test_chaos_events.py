@@ -16,6 +16,7 @@ from tests.chaos import cluster_events, events
 from tests.chaos.events import Arena
 from tests.chaos.restarts import Watched
 from tests.chaos.running import Log
+from tests.chaos.slots import Exit
 from tests.chaos.tampering import Markers
 from tests.unit.test_chaos_schedule import make_plan
 
@@ -207,3 +208,19 @@ async def test_whoever_was_sent_away_comes_back_also_if_the_event_is_cut_short(
         await event
     assert len(set(seen[0])) == 2
     assert seen == [seen[0], seen[0]]
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "was_told", "is_expected"),
+    [
+        (0, "bye", False, True),
+        (-9, "", False, True),
+        (-15, "", True, True),
+        (-15, "at work", True, False),
+        (-15, "", False, False),
+    ],
+)
+def test_only_a_process_without_a_word_may_end_by_the_signal_that_stops_it(
+    code: int, told: str, was_told: bool, is_expected: bool
+) -> None:
+    assert Exit(stage="grader", code=code, told=told, was_told=was_told).is_expected is is_expected

@@ -40,7 +40,7 @@ async def transact(
             await producer.commit(group, offsets)
     except TimeoutError as error:
         size = f"{len(units)} units with {sum(unit.num_bytes for unit in units)} bytes"
-        advice = "; raise kafka.transaction_timeout_s, or the cluster's quota" if len(units) == 1 else ""
+        advice = "; if the cluster is well, raise kafka.transaction_timeout_s or its quota" if len(units) == 1 else ""
         raise UnavailableError(f"transaction of {group}: expected {size} within {timeout_s:g} s, got no end{advice}") from error
 
 
