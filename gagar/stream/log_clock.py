@@ -48,5 +48,5 @@ class LogClock:
             )
 
     def now(self) -> float:
-        """The log's time; the host's own before the first record."""
-        return self._wall() if self._lead_s is None else self._monotonic() + self._lead_s
+        """The log's time; 0 before the first record: the host's own instead would count for ever where time never goes back."""
+        return 0.0 if self._lead_s is None else self._monotonic() + self._lead_s

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from gagar.stream.lanes.reducing import StreamTime
 from gagar.stream.log_clock import MAX_SKEW_S, LogClock
 
 
@@ -16,8 +17,12 @@ class Host:
         self.clock = LogClock(lambda: self.monotonic, lambda: self.monotonic + 500.0 + self.skew_s)
 
 
-def test_before_the_first_record_it_is_the_hosts_own_time() -> None:
-    assert Host(7.0).clock.now() == 607.0
+def test_before_the_first_record_there_is_no_time_and_stream_time_stands_still() -> None:
+    host = Host(3600.0)
+    stream_time = StreamTime(host.clock.now)
+    assert (host.clock.now(), stream_time.now([])) == (0.0, 0.0)
+    host.clock.note_read(600.0)
+    assert stream_time.now([]) == 600.0
 
 
 @pytest.mark.parametrize("skew_s", [-600.0, 3600.0])
