@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from gagar.errors import UnavailableError
@@ -34,18 +34,14 @@ class Background:
     def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float, what: str) -> T:
         """The answer of `work`; raises what it raises, or UnavailableError naming `what` when `timeout_s` have passed, or the
         seconds of `end_by`."""
-        future, began = self.submit(work), time.monotonic()
-        while True:
-            left_s = min(began + timeout_s, self._ends_at) - time.monotonic()
-            try:
-                return future.result(max(0.0, min(LOOK_S, left_s)))
-            except TimeoutError:
-                if future.done() and not future.cancelled():
-                    raise
-                if left_s <= LOOK_S:
-                    future.cancel()
-                    limit = "before the stop" if self._ends_at < began + timeout_s else f"within {timeout_s:g} s"
-                    raise UnavailableError(f"{what}: expected an answer {limit}, got none") from None
+        future, timeout_at = self.submit(work), time.monotonic() + timeout_s
+        while not future.done() and (left_s := min(timeout_at, self._ends_at) - time.monotonic()) > 0:
+            wait([future], min(LOOK_S, left_s))
+        if future.done():
+            return future.result()
+        future.cancel()
+        limit = "before the stop" if self._ends_at < timeout_at else f"within {timeout_s:g} s"
+        raise UnavailableError(f"{what}: expected an answer {limit}, got none")
 
     def end_by(self, seconds: float) -> None:
         """Every call has its answer within so many seconds from now, or fails; also one that waits already."""
