@@ -1,6 +1,7 @@
 """The queue of finished units."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -50,6 +51,9 @@ async def test_a_transaction_that_fails_is_tried_in_smaller_portions_down_to_one
         sizes.append(len(queue.take(16, 100)))
         queue.done()
     assert sizes == [1, 2, 4, 8, 16, 16]
+    for _ in range(2000):
+        queue.done()
+    assert queue._portion == math.inf, "what doubles with each transaction has a bound"
 
 
 async def test_a_transaction_is_bounded_in_bytes_and_never_empty_for_that() -> None:

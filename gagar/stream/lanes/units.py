@@ -1,6 +1,7 @@
 """The unit of work: input offsets and the outputs that they caused, committed together; and the queue of finished ones."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
@@ -62,8 +63,8 @@ class UnitQueue:
         """Held by all units."""
         self._units: deque[Unit] = deque()
         self._taken: list[Unit] = []
-        self._portion: int | None = None
-        """Most units of the next transaction; none: as many as the caller wants."""
+        self._portion = math.inf
+        """Most units of the next transaction; a float, which doubles up to infinity and does not grow beyond."""
         self._spots: set[Spot] = set()
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -93,8 +94,8 @@ class UnitQueue:
     def take(self, max_units: int, max_bytes: int) -> list[Unit]:
         """The first units, for one transaction: at least one if there is any. `done` or `give_back` must follow."""
         assert not self._taken
-        max_units, num_bytes = min(max_units, self._portion or max_units), 0
-        while self._units and len(self._taken) < max_units and (not self._taken or num_bytes < max_bytes):
+        num_bytes, limit = 0, min(max_units, self._portion)
+        while self._units and len(self._taken) < limit and (not self._taken or num_bytes < max_bytes):
             unit = self._units.popleft()
             num_bytes += unit.num_bytes
             self._taken.append(unit)
@@ -102,7 +103,7 @@ class UnitQueue:
 
     def done(self) -> None:
         """The units taken are committed."""
-        self._portion = 2 * self._portion if self._portion is not None else None
+        self._portion *= 2
         for unit in self._taken:
             self._spots.difference_update(unit.inputs)
             self._weigh(unit, -1)
@@ -112,7 +113,7 @@ class UnitQueue:
     def give_back(self, replace: Callable[[Unit], Unit] | None = None) -> None:
         """The transaction failed: the units taken wait for others. `replace`: one of them was at fault, not their number."""
         if replace is None:
-            self._portion = max(1, len(self._taken) // 2)
+            self._portion = float(max(1, len(self._taken) // 2))
         self._units.extendleft(replace(unit) if replace else unit for unit in reversed(self._taken))
         self._taken = []
         self._weigh_all()
