@@ -19,14 +19,6 @@ pytestmark = pytest.mark.broker
 LONG_S = 3600.0
 
 
-@pytest.fixture
-async def world(kafka_servers: str) -> KafkaWorld:
-    """An empty cluster."""
-    world = KafkaWorld(kafka_servers)
-    await asyncio.to_thread(world.create_topics)
-    return world
-
-
 async def test_scaling_under_load_makes_next_to_nothing_again_that_was_finished(world: KafkaWorld, tmp_path: Path) -> None:
     num = 1500
     await write(world, [make_request(f"t-{number:06d}") for number in range(num)])

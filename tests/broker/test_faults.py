@@ -41,14 +41,6 @@ IMPATIENT = msgspec.structs.replace(FAST, stall_s=1.0)
 FRESH_S = 5.0
 
 
-@pytest.fixture
-async def world(kafka_servers: str) -> KafkaWorld:
-    """An empty cluster."""
-    world = KafkaWorld(kafka_servers)
-    await asyncio.to_thread(world.create_topics)
-    return world
-
-
 class Worker(Effect):
     """Answers each request; counts."""
 

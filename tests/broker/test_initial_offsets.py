@@ -32,13 +32,6 @@ pytestmark = pytest.mark.broker
 STAGE = make_stage("effect", name="late")
 
 
-@pytest.fixture
-async def world(kafka_servers: str) -> KafkaWorld:
-    world = KafkaWorld(kafka_servers)
-    await asyncio.to_thread(world.create_topics)
-    return world
-
-
 def begin_late(world: KafkaWorld, num_partitions: int = NUM_PARTITIONS) -> None:
     with Admin(KafkaTable(bootstrap_servers=world.servers)) as admin:
         commit_initial_offsets(admin, make_run(world.name, num_partitions=num_partitions), [STAGE])

@@ -41,14 +41,6 @@ NUM = 300
 NAMES = [f"k-{number:06d}" for number in range(8)]
 
 
-@pytest.fixture
-async def world(kafka_servers: str) -> KafkaWorld:
-    """An empty cluster."""
-    world = KafkaWorld(kafka_servers)
-    await asyncio.to_thread(world.create_topics)
-    return world
-
-
 async def check_attempts(world: KafkaWorld, found: Counter[str]) -> None:
     """Each attempt once, and what it refers to is its own."""
     assert set(found.values()) == {1}

@@ -37,14 +37,6 @@ NOWHERE = "127.0.0.1:9"
 TRANSFORM = Transform(lambda request: [make_trajectory(request)])
 
 
-@pytest.fixture
-async def world(kafka_servers: str) -> KafkaWorld:
-    """An empty cluster."""
-    world = KafkaWorld(kafka_servers)
-    await asyncio.to_thread(world.create_topics)
-    return world
-
-
 @pytest.mark.broker
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_an_idle_stage_at_once_with_0(world: KafkaWorld, tmp_path: Path, number: signal.Signals) -> None:
