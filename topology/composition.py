@@ -85,7 +85,7 @@ async def serve_handler(
     stage: Stage, resources: Resources, handler: Effect | Reducer[Any] | Source, limits: RuntimeLimits | None = None
 ) -> None:
     """The handler as the stage, until a signal or the planned end; the transport is opened and closed around it."""
-    limits, transport = limits or RuntimeLimits(), resources.transport()
+    limits, transport = limits or resources.limits(), resources.transport()
     runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS, limits, resources.run.kafka.num_partitions)
     stop = stop_event(lambda: runtime.has_joined, limits.drain_s, runtime.stop_at_once)
     await transport.open()

@@ -27,6 +27,10 @@ from gagar.processes.supervisor import OnLine, Supervisor
 from gagar.stream.kafka.admin import Admin
 from topology.stages import SAMPLER
 
+TWIN_WAIT_S = 10.0
+"""A sampler that has just died is a member of its group until its session ends."""
+TWIN_POLL_S = 1.0
+
 
 class View(Protocol):
     """What shows a pipeline at work, and what comes after it."""
@@ -40,11 +44,6 @@ class View(Protocol):
 
     async def conclude(self, kafka: KafkaTable, states: Sequence[ProcessState]) -> int:
         """After the stages have stopped, with the broker still there: what is to be done and told; the exit code."""
-
-
-TWIN_WAIT_S = 10.0
-"""A sampler that has just died is a member of its group until its session ends."""
-TWIN_POLL_S = 1.0
 
 
 def run_pipeline(run: Run, specs: Sequence[ProcessSpec], view: View) -> int:

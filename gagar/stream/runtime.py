@@ -26,7 +26,7 @@ from gagar.stream.pinned_topics import PinnedTopics
 from gagar.stream.readers.references import LogReferences
 from gagar.stream.readers.tables import TableFollower
 from gagar.stream.spec import Stage, Topic
-from gagar.stream.together import any_set, bounded, gathered, together, until
+from gagar.stream.together import bounded, gathered, together, until
 from gagar.stream.transport import Membership, Transport
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class StageRuntime:
 
         Until then the place in the group is kept: partitions on which work goes on do not move.
         """
-        await any_set(stop, self._ended)
+        await until(stop, self._ended.wait())
         self._is_draining = True
         lanes = list(self.lanes.values())
         for lane in lanes:

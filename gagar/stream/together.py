@@ -59,18 +59,7 @@ async def gathered(awaitables: Iterable[Awaitable[Any]]) -> None:
     await asyncio.gather(*awaitables, return_exceptions=True)
 
 
-async def any_set(*events: asyncio.Event) -> None:
-    """Until one of the events is set."""
-    waiting = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()
-        await gathered(waiting)
-
-
-async def until(stop: asyncio.Event, coroutine: Coroutine[Any, Any, None]) -> None:
+async def until(stop: asyncio.Event, coroutine: Coroutine[Any, Any, object]) -> None:
     """Runs until `stop` is set or the coroutine ends; what it raises is raised. It has ended when this returns."""
     running, stopping = asyncio.create_task(coroutine), asyncio.create_task(stop.wait())
     try:

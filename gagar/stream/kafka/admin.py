@@ -206,14 +206,11 @@ class Admin:
 
     def has_members(self, groups: Sequence[str]) -> bool:
         """Whether any of these consumer groups has a member: a stage that is at work, or was a moment ago."""
-        from kafka import errors
-
-        early = (errors.CoordinatorLoadInProgressError, errors.CoordinatorNotAvailableError, errors.NotCoordinatorError)
 
         def ask() -> dict[str, Any]:
             answer: dict[str, Any] = self._client.describe_groups(list(groups))
             told = " ".join(group["error"] or "" for group in answer.values())
-            for kind in early:  # the client does not raise what a coordinator says of a single group
+            for kind in _early():  # the client does not raise what a coordinator says of a single group
                 if kind.__name__ in told:
                     raise kind(told)
             return answer
@@ -244,11 +241,7 @@ class Admin:
     def _retried(self, ask: Callable[[], T]) -> T:
         """The answer of a topic's leader or a group's coordinator, which is not there at once: the first question creates the
         topic that groups live on, and after a broker's restart both are elsewhere or still read."""
-        from kafka import errors
-
-        coming = (errors.CoordinatorNotAvailableError, errors.CoordinatorLoadInProgressError, errors.LeaderNotAvailableError)
-        early = (*coming, errors.NotCoordinatorError)
-        is_early = tenacity.retry_if_exception_type(early)
+        is_early = tenacity.retry_if_exception_type(_early())
         known: dict[Any, Any] = self._client._manager.cluster._coordinators  # never forgotten by the client itself
         stop, wait = tenacity.stop_after_delay(REQUEST_TIMEOUT_S), tenacity.wait_fixed(COORDINATOR_POLL_S)
         retrying = tenacity.Retrying(retry=is_early, stop=stop, wait=wait, reraise=True, before_sleep=lambda _: known.clear())
@@ -302,6 +295,14 @@ class Admin:
             raise ClusterRefusalError(f"cluster at {where}: expected Apache Kafka 2.5 or newer, got {error}") from error
         except KafkaError as error:
             raise no_cluster(self.kafka.bootstrap_servers, f"{type(error).__name__}: {error}") from error
+
+
+def _early() -> tuple[type[Exception], ...]:
+    """What is said while a coordinator or a leader is on its way."""
+    from kafka import errors
+
+    coming = (errors.CoordinatorNotAvailableError, errors.CoordinatorLoadInProgressError, errors.LeaderNotAvailableError)
+    return (*coming, errors.NotCoordinatorError)
 
 
 def _refusal(expected: str, answer: Mapping[str, Any]) -> str:
