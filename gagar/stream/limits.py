@@ -20,6 +20,9 @@ class RuntimeLimits(StreamTable, frozen=True, kw_only=True):
     """Most units in one transaction."""
     commit_gap_s: float = 0.007
     """Seconds between two transactions of a producer; without them the next one meets the end of the last and waits 20 ms."""
+    linger_s: float = 0.25
+    """Longest wait of a transaction for handlers that are at work on its partition: a transaction of many units costs the log
+    little more than one of a single unit."""
     transaction_timeout_s: float = 30.0
     """Seconds after which the outcome of a transaction counts as unknown; the log itself aborts one after twice as many."""
     backoff_s: float = 0.2

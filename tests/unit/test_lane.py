@@ -76,8 +76,8 @@ async def check(world: MemoryWorld) -> None:
 async def test_a_failing_log_is_met_by_a_new_producer_and_handlers_that_go_on(call: str) -> None:
     world = MemoryWorld()
     await write(world, requests())
-    handler = Answering()
-    async with Process(world, STAGE, handler) as process:
+    handler, many_transactions = Answering(), msgspec.structs.replace(FAST, linger_s=0.0)
+    async with Process(world, STAGE, handler, many_transactions) as process:
         world.log.faults[call] = [UnavailableError(f"{call}: expected to work, got a fault") for _ in range(6)]
         await process.until(lambda: len(handler.calls) == NUM)
         await process.until(lambda: all(lane.queue.spots() == set() for lane in process.runtime.lanes.values()))
@@ -172,6 +172,33 @@ async def test_no_more_than_the_window_is_in_work_and_reading_goes_on_when_there
         assert process.runtime.counters.delivered == 64
         handler.release.set()
         await process.until_finished(200)
+
+
+class Staggered(Answering):
+    """Handlers that end one after the other, 5 ms apart."""
+
+    async def handle(self, delivery: Delivery[Any], /) -> Sequence[Output]:
+        await asyncio.sleep(0.005 * delivery.record.seed)
+        return []
+
+
+@pytest.mark.parametrize(("linger_s", "few"), [(30.0, True), (0.0, False)])
+async def test_a_transaction_waits_a_moment_for_handlers_at_work_on_its_partition(linger_s: float, few: bool) -> None:
+    world = MemoryWorld()
+    await write(world, [make_request("t-000001", seed=number) for number in range(16)])
+    limits = msgspec.structs.replace(FAST, linger_s=linger_s)
+    async with Process(world, STAGE, Staggered(), limits) as process:
+        await process.until_finished(16)
+    assert (process.runtime.counters.transactions <= 2) is few
+
+
+async def test_a_transaction_waits_for_nothing_where_no_handler_is_at_work() -> None:
+    world = MemoryWorld()
+    await write(world, requests())
+    began = time.monotonic()
+    async with Process(world, STAGE, Answering(), msgspec.structs.replace(FAST, linger_s=60.0)) as process:
+        await process.until_finished(NUM)
+    assert time.monotonic() - began < 30.0
 
 
 async def test_a_producer_that_hangs_is_given_up_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

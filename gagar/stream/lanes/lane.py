@@ -205,6 +205,8 @@ class Lane:
     async def _commit(self) -> None:
         while True:
             await self.queue.wait_filled(IDLE_S)
+            if len(self.queue) and self.is_open:
+                await self._work.linger()
             if await self._commit_next():
                 await asyncio.sleep(self._limits.commit_gap_s)
             if self._is_leaving and not len(self.queue):

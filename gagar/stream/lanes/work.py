@@ -75,6 +75,9 @@ class Work:
     async def drain(self) -> None:
         """Until nothing is in work that ends by itself."""
 
+    async def linger(self) -> None:
+        """Leaves what is in work a moment to join the next transaction."""
+
     async def wait_abandoned(self) -> None:
         """Until what was thrown away has noticed."""
 
@@ -165,6 +168,10 @@ class HandlerWork(DeliveryWork):
     async def drain(self) -> None:
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
+
+    async def linger(self) -> None:
+        if self._tasks and len(self._lane.queue) <= self._limits.window // 4:
+            await asyncio.wait(list(self._tasks.values()), timeout=self._limits.linger_s)
 
     async def wait_abandoned(self) -> None:
         if self._ending:
