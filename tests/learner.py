@@ -65,6 +65,7 @@ class FakeJournal:
         self.positions: dict[int, int] = {}
         self.sought: dict[int, int] = {}
         self.epoch = 0
+        self.input_id = "first"
 
     async def connect(self) -> None: ...
 

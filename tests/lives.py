@@ -175,6 +175,7 @@ class MortalJournal:
 
     def __init__(self, inner: Journal, pipeline: Pipeline, num_commits: int, death: Death, stop: Stop) -> None:
         self.references: References = inner.references
+        self.input_id = ""
         self._inner = inner
         self._pipeline = pipeline
         self._num_left = num_commits

@@ -60,6 +60,11 @@ class JournalClient(LogClient):
         super().__init__(journal, journal.references, background)
         self._journal = journal
 
+    @property
+    def input_id(self) -> str:
+        """Of the topic that is read; empty if the log tells none. Known once connected."""
+        return self._journal.input_id
+
     def take_over(self) -> None:
         """Fences the predecessor."""
         self.background.call(self._journal.open(), timeout_s=OPEN_S, what="learner journal")

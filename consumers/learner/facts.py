@@ -1,6 +1,6 @@
 """The records that the learner writes, made of what it knows. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -105,6 +105,13 @@ def replay_steps(outcomes: Sequence[Outcome], step: int) -> dict[str, int]:
     """group_id -> step of the groups that an abandoned future trained after `step`, from the outcomes in log order."""
     last = {outcome.group_id: outcome for outcome in outcomes}
     return {name: outcome.step for name, outcome in last.items() if outcome.kind == "trained" and outcome.step > step}
+
+
+def ended_groups(outcomes: Iterable[Outcome], lineage: Sequence[LineageEntry]) -> set[str]:
+    """Groups that a run which goes on from `lineage` must not train again: their outcome is the work of a step that counts."""
+    last_steps = {entry.run_id: entry.last_step for entry in lineage}
+    theirs = (outcome for outcome in outcomes if outcome.run_id in last_steps)
+    return {outcome.group_id for outcome in theirs if outcome.step <= last_steps[outcome.run_id]}
 
 
 def check_untrained(versions: Sequence[PolicyVersion], checkpoints: Path) -> None:

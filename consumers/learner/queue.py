@@ -4,17 +4,22 @@ Order: groups of an abandoned future first, by the step that trained them there 
 oldest policy version, broker time, place in the log. A group that would be too stale at the step that is to train it is
 dropped.
 
+A group is taken once: a second record of it, which only a fault elsewhere can bring, is passed over and told.
+
 Positions: per partition the low watermark (the first offset that is not finished) and the finished offsets beyond it. Read
 from the low watermarks and skip what is finished, and every unfinished group is there again and no finished one.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from consumers.learner.plan import oldest_version, trainable
 from gagar.records import DropReason, GroupAdvantages, LogRef
 from gagar.stream.handlers import Delivery
 from gagar.stream.lanes.frontier import Frontier
+
+logger = logging.getLogger(__name__)
 
 
 class Waiting(NamedTuple):
@@ -59,10 +64,11 @@ class FinishedOffsets:
 
 
 class GroupQueue:
-    """Waiting groups. `replay`: group_id -> step, of the abandoned future."""
+    """Waiting groups. `replay`: group_id -> step, of the abandoned future. `ended`: groups that have an outcome that counts."""
 
-    def __init__(self, progress: FinishedOffsets, replay: Mapping[str, int] | None = None) -> None:
+    def __init__(self, progress: FinishedOffsets, replay: Mapping[str, int] | None = None, ended: Iterable[str] = ()) -> None:
         self.progress = progress
+        self._met = set(ended)
         self._replay = dict(replay or {})
         self._missing = set(self._replay)
         self._waiting: list[Waiting] = []
@@ -70,9 +76,16 @@ class GroupQueue:
     def add(self, deliveries: Sequence[Delivery[Any]]) -> None:
         """Takes what was read; what is finished already is passed over."""
         for delivery in deliveries:
-            self._missing.discard(delivery.record.group_id)
-            if self.progress.read(delivery.ref):
-                self._waiting.append(Waiting(delivery.ref, delivery.at, delivery.record))
+            group_id = delivery.record.group_id
+            self._missing.discard(group_id)
+            if not self.progress.read(delivery.ref):
+                continue
+            if group_id in self._met:
+                logger.warning("group met twice, second record passed over group=%s record=%s", group_id, delivery.ref)
+                self.progress.finish(delivery.ref)
+                continue
+            self._met.add(group_id)
+            self._waiting.append(Waiting(delivery.ref, delivery.at, delivery.record))
         if deliveries:
             self._waiting.sort(key=self._order)
 

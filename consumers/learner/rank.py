@@ -19,7 +19,7 @@ import msgspec
 from consumers.learner.client import JournalClient, LogClient, ReferencesClient
 from consumers.learner.config import Config, Settings
 from consumers.learner.coordinator import Coordinator
-from consumers.learner.facts import RunIdentity, check_untrained, identify, replay_steps
+from consumers.learner.facts import RunIdentity, check_untrained, ended_groups, identify, replay_steps
 from consumers.learner.loading import TokenLoader
 from consumers.learner.plan import Directive, LoadReport
 from consumers.learner.publishing import Publisher, RunPaths, new_run_id
@@ -29,7 +29,7 @@ from gagar.errors import ConfigError
 from gagar.processes.forced_end import called_off, end_by_force_after
 from gagar.training.background import Background
 from gagar.training.batch import collate
-from gagar.training.checkpoint import CheckpointState, check_fits, read_latest
+from gagar.training.checkpoint import CheckpointState, check_fits, check_input, read_latest
 from gagar.training.deepspeed import Optimization, StepResult, Trainer, open_ranks
 from gagar.training.model import describe, load_model
 from gagar.training.packing import pack
@@ -266,12 +266,15 @@ def _coordinator(
         return identify(run_id, base, versions)
 
     identified()
+    check_input(base, client.input_id)
     client.take_over()
     identity = identified()  # the predecessor has published until now
     if not base.run_id and identity.lineage:
         logger.warning("no checkpoint: starting over from the initial policy abandoned_run=%s", identity.lineage[-1].run_id)
-    replay = replay_steps(client.read_table(topics.OUTCOMES), base.step) if identity.lineage else {}
+    outcomes = client.read_table(topics.OUTCOMES) if identity.lineage else []
     client.seek(base.positions)
-    queue = GroupQueue(FinishedOffsets(base.positions, base.finished), replay)
+    progress = FinishedOffsets(base.positions, base.finished)
+    queue = GroupQueue(progress, replay_steps(outcomes, base.step), ended_groups(outcomes, identity.lineage))
     publisher = Publisher(paths, model, identity, settings.config.keep_policies)
+    base = msgspec.structs.replace(base, input_id=client.input_id)
     return Coordinator(settings, base, identity, queue, client, paths, publisher, stop.is_set)

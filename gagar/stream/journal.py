@@ -36,6 +36,10 @@ class Journal(Protocol):
 
     references: References
 
+    @property
+    def input_id(self) -> str:
+        """Id of the input topic, from `connect` on: positions belong to it. Empty if the log tells none."""
+
     async def connect(self) -> None:
         """The way into the log, and no more: tables can be read, a predecessor goes on. Raises UnavailableError."""
 
@@ -93,6 +97,10 @@ class LogJournal:
         self._pinned: asyncio.Task[None] | None = None
         if len(stage.inputs) != 1:
             raise GagarError(f"stage {stage.name}: expected one input for a journal, got {len(stage.inputs)}")
+
+    @property
+    def input_id(self) -> str:
+        return self._topics.topic_id(self._stage.inputs[0])
 
     async def connect(self) -> None:
         self._monitor.start()

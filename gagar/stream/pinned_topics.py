@@ -74,6 +74,10 @@ class PinnedTopics:
         """Of a topic that is pinned."""
         return self._pinned[topic.name].num_partitions
 
+    def topic_id(self, topic: Topic) -> str:
+        """Of a topic that is pinned."""
+        return self._pinned[topic.name].topic_id
+
     async def watch(self, every_s: float) -> None:
         """Looks again and again; raises GagarError when a topic is no longer the one that was pinned."""
         while True:

@@ -31,6 +31,8 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     """Partition -> low watermark: the first offset that is not finished."""
     finished: dict[int, list[int]] = {}
     """Partition -> offsets from the low watermark on that are finished."""
+    input_id: str = ""
+    """Id of the topic that `positions` belong to; empty if the log tells none."""
     model: str = ""
     """`describe` of the model."""
     num_ranks: int = 1
@@ -76,6 +78,16 @@ def check_fits(directory: Path, state: CheckpointState, mine: CheckpointState) -
     if mine.zero_stage and state.num_ranks != mine.num_ranks:
         raise ConfigError(
             f"checkpoint {directory}: expected learner.num_ranks {mine.num_ranks}, got {state.num_ranks}; {advice}"
+        )
+
+
+def check_input(state: CheckpointState, input_id: str) -> None:
+    """Raises ConfigError if the positions of a checkpoint belong to another topic than the one with `input_id`."""
+    if state.run_id and state.input_id != input_id:
+        raise ConfigError(
+            f"checkpoint of run {state.run_id} step {state.step}: expected its input to be the topic with the id "
+            f"{state.input_id}, got {input_id}: it was deleted and made anew, and what it held is missing; take another "
+            "run.name to start over"
         )
 
 

@@ -79,6 +79,18 @@ async def test_a_bad_record_is_dead_lettered_once_however_often_it_is_read(world
     assert [(d.key, d.record.reason) for d in await read(world, OUTCOMES)] == [("t-000002", "dead_letter")]
 
 
+async def test_a_journal_tells_the_id_of_its_input_and_another_one_when_that_was_made_anew(world: World) -> None:
+    ids = []
+    for _ in range(2):
+        journal = LogJournal(STAGE, world.transport(), DEAD_LETTERS)
+        await journal.connect()
+        ids.append(journal.input_id)
+        await journal.close()
+        await world.remake(REQUESTS)
+    assert ids[0] != ids[1]
+    assert all(ids)
+
+
 async def test_a_successor_fences_a_journal(world: World) -> None:
     one, two = (LogJournal(STAGE, world.transport(), DEAD_LETTERS) for _ in range(2))
     await one.open()

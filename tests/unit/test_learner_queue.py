@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.learner.facts import batch_metrics, dropped, finite, identify, replay_steps, trained
+from consumers.learner.facts import batch_metrics, dropped, ended_groups, finite, identify, replay_steps, trained
 from consumers.learner.plan import oldest_version, trainable
 from consumers.learner.queue import Dropped, FinishedOffsets, GroupQueue, Waiting
 from gagar.errors import ConfigError
@@ -83,6 +83,35 @@ def test_groups_of_an_abandoned_future_come_again_by_their_step() -> None:
     )
     assert queue.num_missing == 1
     assert names(queue) == ["a", "b", "new"]
+
+
+def test_a_group_that_the_log_holds_twice_is_taken_once(caplog: pytest.LogCaptureFixture) -> None:
+    """In one poll, in a later one, after it has been trained, and where its outcome is from before this start."""
+    queue = GroupQueue(FinishedOffsets({}, {}), ended=["before"])
+    queue.add([make_delivery(make_group("a"), 0), make_delivery(make_group("a"), 1), make_delivery(make_group("before"), 2)])
+    first = queue.take(0, 9)
+    assert isinstance(first, Waiting)
+    queue.add([make_delivery(make_group("a"), 3)])
+    queue.progress.finish(first.ref)
+    queue.add([make_delivery(make_group("a"), 4), make_delivery(make_group("b"), 5)])
+    assert [waiting.group.group_id for waiting in queue.take_all()] == ["b"]
+    assert queue.progress.positions() == {0: 5}
+    assert [record.message for record in caplog.records] == [
+        f"group met twice, second record passed over group={name} record=advantages[0]@{offset}"
+        for name, offset in (("a", 1), ("before", 2), ("a", 3), ("a", 4))
+    ]
+
+
+def test_groups_have_ended_whose_outcome_is_the_work_of_a_step_that_counts() -> None:
+    outcomes = [
+        make_outcome("trained", run_id="one", step=3),
+        make_outcome("abandoned", run_id="one", step=4),
+        make_outcome("dropped", kind="dropped", reason="stale", run_id="two", step=5),
+        make_outcome("elsewhere", run_id="other", step=1),
+        make_outcome("ungraded", kind="dropped", reason="all_failed"),
+    ]
+    lineage = [LineageEntry(run_id="one", last_step=3), LineageEntry(run_id="two", last_step=5)]
+    assert ended_groups(outcomes, lineage) == {"trained", "dropped"}
 
 
 def test_a_group_too_stale_for_the_step_it_would_meet_is_dropped_when_taken() -> None:

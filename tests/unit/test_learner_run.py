@@ -222,6 +222,39 @@ def test_trained_steps_are_abandoned_only_when_told_and_a_predecessor_is_left_al
     check_begun_again(log)
 
 
+def test_a_checkpoint_whose_topic_was_made_anew_is_refused_and_a_predecessor_is_left_alone(root: Path) -> None:
+    log = FakeLog()
+    for number in range(4):
+        log.add_group(number)
+    run_until(root, log, has_step(1), checkpoint_every=1)
+    before = log.epoch, len(log.transactions)
+    journal = FakeJournal(log)
+    journal.input_id = "second"
+    expected = (
+        r"checkpoint of run \S+ step 1: expected its input to be the topic with the id first, got second: it was deleted and "
+        r"made anew, and what it held is missing; take another run\.name to start over"
+    )
+    with pytest.raises(ConfigError, match=expected):
+        train(make_settings(root), partial(JournalClient, journal), Stop())
+    assert (log.epoch, len(log.transactions)) == before
+    run_until(root, log, has_step(2, runs=2))
+
+
+def test_a_learner_trains_a_group_once_whatever_the_log_holds_and_wherever_it_starts(root: Path) -> None:
+    log = FakeLog()
+    for number in range(4):
+        log.add_group(number)
+    run_until(root, log, has_step(1), checkpoint_every=1)
+    doubled = [outcome.group_id for outcome in log.outcomes if outcome.kind == "trained"]
+    for groups in log.advantages.values():
+        groups += [group for group in groups if group.group_id in doubled]
+    for number in range(4, 8):
+        log.add_group(number)
+    run_until(root, log, has_step(3, runs=2))
+    trained = [outcome.group_id for outcome in log.outcomes if outcome.kind == "trained"]
+    assert sorted(trained) == sorted(set(trained))
+
+
 def test_a_checkpoint_of_another_model_is_refused_before_anything_is_written(root: Path) -> None:
     log = FakeLog()
     for number in range(2):
