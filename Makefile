@@ -6,7 +6,7 @@ STAMP := .venv/.set-up
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
-.PHONY: setup demo test quick check bench chaos mutants clean
+.PHONY: setup demo test quick check bench chaos soak mutants clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,11 @@ SEED ?= 1
 BROKERS ?= 1
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --groups $(GROUPS) --seed $(SEED) --brokers $(BROKERS)
+
+# A long run under fire alone, which judges the memory of every stage as well.
+soak: GROUPS = 60000
+soak: $(STAMP)
+	$(BIN)/python -m tests.chaos --groups $(GROUPS) --seed $(SEED) --brokers $(BROKERS) --fire-only
 
 # Breaks the rules of the stream's runtime one by one, in a copy: RULE="words" for those that name them.
 mutants: $(STAMP)

@@ -1,10 +1,11 @@
-"""`python -m tests.chaos --groups N --seed S`: a table on stdout, and one JSON object as the last line.
+"""`python -m tests.chaos --groups N --seed S`: tables on stdout, and one JSON object as the last line.
 
 The exit code is 0 only if nothing was lost, nothing was doubled, and the run under fire became what it had to.
 """
 
 import asyncio
 import logging
+import resource
 import sys
 import tempfile
 import time
@@ -34,8 +35,8 @@ UNPACED = 1e9
 """Groups a second: as many as admission allows."""
 
 
-async def run(servers: str, directory: Path, num_groups: int, seed: int, num_brokers: int) -> Report:
-    """Both runs."""
+async def run(servers: str, directory: Path, num_groups: int, seed: int, num_brokers: int, *, is_fire_only: bool) -> Report:
+    """Both runs, or the one under fire."""
     began = time.monotonic()
     timeout_s = (300.0 + 0.12 * num_groups) * (1.0 if num_brokers == 1 else 2.0)
     deadline_factor = 2.0 if num_groups >= LONG_GROUPS else 1.0
@@ -53,7 +54,7 @@ async def run(servers: str, directory: Path, num_groups: int, seed: int, num_bro
             num_brokers=num_brokers,
         )
 
-    calm = await run_once(plan("calm", CALM_LOSSY_S, UNPACED), directory, timeout_s)
+    calm = None if is_fire_only else await run_once(plan("calm", CALM_LOSSY_S, UNPACED), directory, timeout_s)
     burning = plan("fire", FIRE_LOSSY_S, num_groups / FIRE_AT_LEAST_S)
     if num_brokers > 1:
         burning = replace(burning, lossy_deadline_s=burning.lossy_deadline_s + 2 * burning.without_quorum_s)
@@ -62,7 +63,8 @@ async def run(servers: str, directory: Path, num_groups: int, seed: int, num_bro
         return fire(Arena(burning, directory, stages, log))
 
     under_fire = await run_once(burning, directory, timeout_s, fire_at)
-    return Report(calm=calm, fire=under_fire, duration_s=time.monotonic() - began)
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    return Report(calm=calm, fire=under_fire, duration_s=time.monotonic() - began, driver_peak_bytes=peak_bytes)
 
 
 @contextmanager
@@ -80,8 +82,9 @@ def brokers(directory: Path, num_brokers: int) -> Iterator[str]:
 @click.option("--groups", "num_groups", type=click.IntRange(min=MIN_GROUPS), default=500, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--brokers", "num_brokers", type=click.Choice([1, NUM_NODES]), default=1, show_default=True)
+@click.option("--fire-only", "is_fire_only", is_flag=True, help="Without the undisturbed run, and the comparison with it.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Directory for logs and topics that stays.")
-def main(num_groups: int, seed: int, num_brokers: int, keep: Path | None) -> None:
+def main(num_groups: int, seed: int, num_brokers: int, is_fire_only: bool, keep: Path | None) -> None:
     """Runs the whole stream twice with the same seed, undisturbed and under fire, and judges both."""
     logging.basicConfig(level=logging.ERROR)
     for name in ("aiokafka", "kafka"):  # they tell of every moment without a broker
@@ -89,7 +92,7 @@ def main(num_groups: int, seed: int, num_brokers: int, keep: Path | None) -> Non
     with tempfile.TemporaryDirectory(prefix="gagar-chaos-") as name:
         directory = keep or Path(name)
         with brokers(directory, num_brokers) as servers:
-            report = asyncio.run(run(servers, directory, num_groups, seed, num_brokers))
+            report = asyncio.run(run(servers, directory, num_groups, seed, num_brokers, is_fire_only=is_fire_only))
     click.echo(f"{report}\n")
     click.echo(msgspec.json.encode(report.figures).decode())
     sys.exit(1 if report.faults else 0)

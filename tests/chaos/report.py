@@ -1,4 +1,4 @@
-"""What both runs came to: a table for people, one JSON object for programs, and whether everything holds."""
+"""What the runs came to: a table for people, one JSON object for programs, and whether everything holds."""
 
 from collections import Counter
 from typing import Any
@@ -18,20 +18,32 @@ MAX_TOLD = 5
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Of a seed."""
 
-    calm: Course
-    """The run undisturbed."""
+    calm: Course | None
+    """The run undisturbed; none if it was left out."""
     fire: Course
     """The same under fire."""
     duration_s: float
+    driver_peak_bytes: int
+    """The most memory that the driver and its judgement have held."""
+
+    @property
+    def courses(self) -> list[Course]:
+        """Those that were."""
+        return [course for course in (self.calm, self.fire) if course is not None]
+
+    @property
+    def differences(self) -> list[str]:
+        """Between the two; none if there was but one."""
+        return differences(self.calm.facts, self.fire.facts) if self.calm else []
 
     @property
     def faults(self) -> dict[str, list[str]]:
         """All that does not hold, by kind; empty if everything holds."""
         found: dict[str, list[str]] = {}
-        for course in (self.calm, self.fire):
+        for course in self.courses:
             found |= {f"{course.plan.name}: {kind}": texts for kind, texts in course.faults.items()}
         found |= {
-            "differences": differences(self.calm.facts, self.fire.facts),
+            "differences": self.differences,
             "events that never came": never_came(self.fire),
             "kept handlers": [] if self.fire.log.num_kept else ["expected some in work while their stage was scaled, got none"],
         }
@@ -41,7 +53,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def figures(self) -> dict[str, Any]:
         """The last line."""
         log, facts, judgement = self.fire.log, self.fire.facts, self.fire.judgement
-        audits = [*judgement.audit, *self.calm.judgement.audit]
+        audits = [finding for course in self.courses for finding in course.judgement.audit]
+        beside = {"undisturbed_s": rounded(self.calm.stream_s), "differences": len(self.differences)} if self.calm else {}
         return {
             "seed": self.fire.plan.seed,
             "groups": self.fire.plan.num_groups,
@@ -54,9 +67,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             "events_in_vain": log.in_vain.total(),
             "duration_s": rounded(self.duration_s),
             "audit": audits[:MAX_TOLD] or "clean",
-            "undisturbed_s": rounded(self.calm.stream_s),
             "under_fire_s": rounded(self.fire.stream_s),
-            "differences": len(differences(self.calm.facts, self.fire.facts)),
+            **beside,
             "restarted_handlers": len(log.restarted),
             "kept_handlers": log.num_kept,
             "reran_finished": self.fire.waste.num_reran,
@@ -65,6 +77,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             "late_stops": len(log.late_stops),
             "learner_runs": facts.num_lineages,
             "superseded_outcomes": facts.num_superseded,
+            "memory_growth": {name: rounded(found.ratio) for name, found in self.fire.memory.items()},
+            "memory_mib": {
+                name: [rounded(found.first_mib), rounded(found.last_mib)] for name, found in self.fire.memory.items()
+            },
+            "driver_peak_mib": self.driver_peak_bytes >> 20,
             "faults": sorted(self.faults),
         }
 
@@ -76,12 +93,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             _counts("groups by outcome", Counter(f"{end.kind} {end.reason}" for ends in facts.ends.values() for end in ends)),
             _letters(facts.letters, self.fire.plan.expected.letters),
             _counts("processes that ended, by exit code", Counter(f"{end.stage} {end.code}" for end in log.exits)),
+            _memory(self.fire),
             table(
                 "durations, s",
                 ["", "s"],
                 [
-                    ["undisturbed", f"{self.calm.stream_s:.1f}"],
-                    ["under fire", f"{self.fire.stream_s:.1f}"],
+                    *([course.plan.name, f"{course.stream_s:.1f}"] for course in self.courses),
                     ["in all", f"{self.duration_s:.1f}"],
                 ],
             ),
@@ -104,6 +121,13 @@ def _letters(found: Counter[Letter], expected: Counter[Letter]) -> str:
     by_stage = [Counter(letter.stage for letter in letters.elements()) for letters in (found, expected)]
     rows = [[stage, *(str(counts[stage]) for counts in by_stage)] for stage in sorted(by_stage[0] | by_stage[1])]
     return table("dead letters by stage", ["", "found", "expected"], rows)
+
+
+def _memory(fire: Course) -> str:
+    rows = [
+        [name, f"{found.first_mib:.1f}", f"{found.last_mib:.1f}", f"{found.ratio:.2f}"] for name, found in fire.memory.items()
+    ]
+    return table("memory under fire, MiB, medians", ["", "first tenth", "last tenth", "ratio"], rows)
 
 
 def _told(faults: dict[str, list[str]]) -> str:

@@ -3,6 +3,7 @@ lies in the topics read.
 """
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
@@ -17,7 +18,8 @@ from gagar.stream.kafka.initial_offsets import commit_initial_offsets
 from tests.chaos.expected_outcomes import NUM_EVALUATIONS
 from tests.chaos.facts import Facts, gather
 from tests.chaos.judge import Judgement, judge
-from tests.chaos.plan import Plan, real_topics
+from tests.chaos.memory import JUDGED_FROM, Growth, MemorySample, broker_pids, grown, growth, watch_memory
+from tests.chaos.plan import STAGE_NAMES, Plan, real_topics
 from tests.chaos.restarts import Waste, Watched, waste
 from tests.chaos.slots import Exit, Slot, slots
 from tests.chaos.watching import Progress, watching
@@ -77,6 +79,8 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     judgement: Judgement
     log: Log
     waste: Waste
+    memory: dict[str, Growth]
+    """Of each stage; of broker and driver for information."""
     stream_s: float
     """From the first process to the sampler's end."""
     is_complete: bool
@@ -96,6 +100,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
                     ("late stops", log.late_stops),
                     ("restarted handlers", log.restarted),
                     ("begun after loss", self.waste.begun_after_loss),
+                    ("memory", grown(self.memory, STAGE_NAMES) if self.plan.num_groups >= JUDGED_FROM else []),
                 )
                 if texts
             },
@@ -111,17 +116,23 @@ async def run_once(plan: Plan, holder: Path, timeout_s: float, fire: Fire | None
     with Admin(KafkaTable(bootstrap_servers=plan.servers)) as admin:
         admin.apply(plan.run, real_topics())
         commit_initial_offsets(admin, plan.run, STAGES)
-    log, began = Log(), time.monotonic()
+    log, began, samples = Log(), time.monotonic(), list[MemorySample]()
     async with watching(plan.servers, plan.name) as progress, slots(plan, holder, log.exits.append) as stages:
+
+        def processes() -> dict[str, list[int]]:
+            alive = {name: [process.pid for process in slot.alive] for name, slot in stages.items()}
+            return {**alive, "broker": broker_pids(holder, plan.num_brokers), "driver": [os.getpid()]}
+
         firing = asyncio.create_task(fire(stages, log)) if fire else None
-        telling = asyncio.create_task(tell(plan, progress, log))
+        beside = [asyncio.create_task(tell(plan, progress, log)), asyncio.create_task(watch_memory(processes, samples))]
         try:
             is_complete = await ended(stages["sampler"], firing, log, timeout_s)
             stream_s = time.monotonic() - began
         finally:
             await cancelled(firing)
         is_complete = is_complete and await settled(plan, progress, stages["learner"])
-        await cancelled(telling)
+        for task in beside:
+            await cancelled(task)
     log.late_stops = [f"{name} {seconds:.1f} s" for name, slot in stages.items() for seconds in slot.late_stops]
     facts = await gather(plan)
     return Course(
@@ -130,6 +141,7 @@ async def run_once(plan: Plan, holder: Path, timeout_s: float, fire: Fire | None
         judgement=await judge(plan, facts),
         log=log,
         waste=waste(Path(plan.directory)),
+        memory=growth(samples),
         stream_s=stream_s,
         is_complete=is_complete,
     )

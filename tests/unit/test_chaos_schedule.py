@@ -43,6 +43,7 @@ def make_course(log: Log, directory: Path) -> Course:
         judgement=Judgement(**nothing),
         log=log,
         waste=Waste(num_reran=0, begun_after_loss=[]),
+        memory={},
         stream_s=1.0,
         is_complete=True,
     )
@@ -144,10 +145,10 @@ def test_the_sampler_keeps_the_last_groups_back_but_not_for_ever(tmp_path: Path)
 
 def test_events_that_never_came_are_told_and_so_is_that_nothing_was_kept(tmp_path: Path) -> None:
     calm, log = make_course(Log(), tmp_path), full_log()
-    assert Report(calm=calm, fire=make_course(log, tmp_path), duration_s=1.0).faults == {}
+    assert Report(calm=calm, fire=make_course(log, tmp_path), duration_s=1.0, driver_peak_bytes=0).faults == {}
     log.num_kept = 0
     del log.events["hang"]
-    faults: Any = Report(calm=calm, fire=make_course(log, tmp_path), duration_s=1.0).faults
+    faults: Any = Report(calm=calm, fire=make_course(log, tmp_path), duration_s=1.0, driver_peak_bytes=0).faults
     assert faults == {
         "events that never came": ["hang"],
         "kept handlers": ["expected some in work while their stage was scaled, got none"],
