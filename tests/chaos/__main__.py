@@ -21,7 +21,7 @@ from gagar.broker.local import broker
 from tests.broker.cluster import NUM_NODES, cluster
 from tests.chaos.events import Arena
 from tests.chaos.expected_outcomes import MIN_GROUPS
-from tests.chaos.plan import LONG_GROUPS, Plan
+from tests.chaos.plan import LONG_GROUPS, SOAK, SOAK_GROUPS, Pace, Plan
 from tests.chaos.report import Report
 from tests.chaos.running import Log, run_once
 from tests.chaos.schedule import fire
@@ -52,6 +52,7 @@ async def run(servers: str, directory: Path, num_groups: int, seed: int, num_bro
             groups_per_s=groups_per_s,
             started_at=time.time(),
             num_brokers=num_brokers,
+            pace=SOAK if num_groups >= SOAK_GROUPS else Pace(),
         )
 
     calm = None if is_fire_only else await run_once(plan("calm", CALM_LOSSY_S, UNPACED), directory, timeout_s)

@@ -33,8 +33,8 @@ from gagar.records import (
 from gagar.stream.handlers import Delivery, Effect, Linked, Output, Reduced, Source, Transform
 from gagar.verification.verdicts import untested
 from producers.sampler import Sampler
-from tests.chaos.expected_outcomes import NUM_EVALUATIONS, ExpectedOutcomes
-from tests.chaos.plan import MAX_UNRESOLVED, NEVER_STALE, Plan
+from tests.chaos.expected_outcomes import GROUP_SIZE, NUM_EVALUATIONS, ExpectedOutcomes
+from tests.chaos.plan import NEVER_STALE, Plan
 from tests.chaos.poison import check_bug
 from tests.chaos.tampering import BLOCK_S, HANG_S, LINGER_S, Markers, Trace
 
@@ -145,7 +145,7 @@ class Asking(Source):
     """The product's sampler, which asks for a given number of training groups and for one evaluation, and then is done."""
 
     def __init__(self, plan: Plan, scene: Scene) -> None:
-        admitting = replace(plan.run.training, groups_per_step=8, max_staleness=MAX_UNRESOLVED // 8 - 1)
+        admitting = replace(plan.run.training, groups_per_step=8, max_staleness=plan.pace.max_unresolved // 8 - 1)
         train = [f"train-{number}" for number in range(64)]
         heldout = [f"heldout-{number}" for number in range(NUM_EVALUATIONS)]
         self._sampler = Sampler(admitting, plan.seed, train, heldout)
@@ -161,8 +161,17 @@ class Asking(Source):
         self._sampler.observe(record)
 
     def next_unit(self) -> tuple[Sequence[Output], bytes] | None:
-        """The next group, at the pace of the plan; one that is going to miss a member with a near deadline."""
+        """The next groups, at the pace of the plan."""
         self._scene.compute("t-sampler")
+        requests: list[Output] = []
+        cursor = b""
+        while len(requests) < GROUP_SIZE * self._plan.pace.groups_per_unit and (unit := self._next_group()) is not None:
+            requests += unit[0]
+            cursor = unit[1]
+        return (requests, cursor) if requests else None
+
+    def _next_group(self) -> tuple[Sequence[Output], bytes] | None:
+        """The next group; one that is going to miss a member with a near deadline."""
         now = self._clock()
         if not self._may_ask(now):
             return None

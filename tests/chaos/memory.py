@@ -20,8 +20,6 @@ from tests.broker.cluster import node_directories
 EVERY_S = 3.0
 STARTING_S = 20.0
 """The age below which a process is left out."""
-JUDGED_FROM = 20_000
-"""Groups of a run that is long enough to be judged: in a shorter one the first tenth is still warming up."""
 MAX_RATIO, MAX_MIB = 1.15, 10.0
 """Growth beyond both is a fault: a stage that keeps 200 bytes of each of 60,000 groups has grown by 11 MiB."""
 MIB = 1 << 20

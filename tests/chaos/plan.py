@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gagar.config import Run, TrainingTable
+from gagar.stream.limits import RuntimeLimits
 from gagar.stream.spec import Stage, Topic
 from tests.chaos.expected_outcomes import GROUP_SIZE, ExpectedOutcomes
 from tests.contract.world import make_run
@@ -23,16 +24,34 @@ REAL_BYTES = 32 << 10
 OVERSIZED_BYTES = 300 << 10
 REFUSED_BYTES = 200 << 10
 """Between the two bounds, and too much even when compressed."""
-MAX_UNRESOLVED = 400
-"""Groups in flight."""
 NEVER_STALE = 1_000_000
 """The policy version that all tokens bear: beyond any step, so that no outcome depends on when a group was trained."""
 CHECKPOINT_EVERY = 25
+SOAK_GROUPS = 20_000
+"""From here on a run is a soak: see `SOAK`, and its memory is judged."""
 LONG_GROUPS = 2000
 """From here on a run lasts so long that twice as patient deadlines cost nothing."""
 WITHOUT_QUORUM_S, LONG_WITHOUT_QUORUM_S = 12.0, 60.0
 """How long two of three brokers are away, in a short run and in a long one."""
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast a run may go, and how often it is shot at."""
+
+    max_unresolved: int = 400
+    """Groups in flight."""
+    groups_per_unit: int = 1
+    """Groups that the sampler asks for in one transaction."""
+    commit_gap_s: float = RuntimeLimits().commit_gap_s
+    """Between two transactions of a lane."""
+    event_gap_s: tuple[float, float] = (3.0, 8.0)
+    """From one event to the next, at least and at most."""
+
+
+SOAK = Pace(max_unresolved=1600, groups_per_unit=8, commit_gap_s=0.25, event_gap_s=(8.0, 20.0))
+"""Of a soak. Small transactions, each of which can be interrupted, are the point of a short run, and most of its cost; here
+what stands above a stage that is away goes on, and a process lives long enough to show what it keeps."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """At most so many are asked for."""
     started_at: float
     num_brokers: int = 1
+    pace: Pace = Pace()
 
     @classmethod
     def read(cls, path: Path) -> "Plan":

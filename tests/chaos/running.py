@@ -18,8 +18,8 @@ from gagar.stream.kafka.initial_offsets import commit_initial_offsets
 from tests.chaos.expected_outcomes import NUM_EVALUATIONS
 from tests.chaos.facts import Facts, gather
 from tests.chaos.judge import Judgement, judge
-from tests.chaos.memory import JUDGED_FROM, Growth, MemorySample, broker_pids, grown, growth, watch_memory
-from tests.chaos.plan import STAGE_NAMES, Plan, real_topics
+from tests.chaos.memory import Growth, MemorySample, broker_pids, grown, growth, watch_memory
+from tests.chaos.plan import SOAK_GROUPS, STAGE_NAMES, Plan, real_topics
 from tests.chaos.restarts import Waste, Watched, waste
 from tests.chaos.slots import Exit, Slot, slots
 from tests.chaos.watching import Progress, watching
@@ -100,7 +100,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
                     ("late stops", log.late_stops),
                     ("restarted handlers", log.restarted),
                     ("begun after loss", self.waste.begun_after_loss),
-                    ("memory", grown(self.memory, STAGE_NAMES) if self.plan.num_groups >= JUDGED_FROM else []),
+                    ("memory", grown(self.memory, STAGE_NAMES) if self.plan.num_groups >= SOAK_GROUPS else []),
                 )
                 if texts
             },

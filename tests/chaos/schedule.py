@@ -29,7 +29,6 @@ from tests.chaos.events import (
 )
 from tests.chaos.plan import STAGE_NAMES
 
-GAP_S = (3.0, 8.0)
 BROKER = "broker"
 COMPUTING = ("sampler", "gatherer", "advantage-publisher")
 TAKEN_OVER = (*EFFECTS, "gatherer")
@@ -124,7 +123,7 @@ async def fire(arena: Arena) -> None:
     arena.markers.hold()
     try:
         while True:
-            await asyncio.sleep(arena.chance.uniform(*GAP_S))
+            await asyncio.sleep(arena.chance.uniform(*arena.plan.pace.event_gap_s))
             for task in [task for task in running if task.done()]:
                 task.result()
                 del running[task]

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from gagar.errors import FencedError, GagarError, UnavailableError
 from gagar.stream.handlers import Effect, Reducer
 from gagar.stream.runtime import StageRuntime
@@ -56,7 +58,9 @@ def serve(plan: Plan, name: str) -> None:
     trace_ownership(trace)
     scene = Scene(name, expected, markers, trace)
     handler = Asking(plan, scene) if name == "sampler" else HANDLERS[name](scene)
-    return run_loop(serve_handler(stage_of(name), Resources(plan.run), handler))
+    resources = Resources(plan.run)
+    limits = replace(resources.limits(), commit_gap_s=plan.pace.commit_gap_s)
+    return run_loop(serve_handler(stage_of(name), resources, handler, limits))
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.chaos import memory
-from tests.chaos.memory import JUDGED_FROM, MIB, Growth, MemorySample, grown, growth, watch_memory
-from tests.chaos.plan import STAGE_NAMES
+from tests.chaos.memory import MIB, Growth, MemorySample, grown, growth, watch_memory
+from tests.chaos.plan import SOAK_GROUPS, STAGE_NAMES
 from tests.chaos.report import Report
 from tests.unit.test_chaos_schedule import full_log, make_course
 
@@ -66,7 +66,7 @@ async def test_samples_leave_out_what_starts_and_what_has_ended(monkeypatch: pyt
     assert samples[0].rss_bytes > MIB
 
 
-@pytest.mark.parametrize(("num_groups", "is_judged"), [(JUDGED_FROM, True), (JUDGED_FROM - 1, False)])
+@pytest.mark.parametrize(("num_groups", "is_judged"), [(SOAK_GROUPS, True), (SOAK_GROUPS - 1, False)])
 def test_only_a_long_run_is_judged_by_its_memory(tmp_path: Path, num_groups: int, is_judged: bool) -> None:
     course = make_course(full_log(), tmp_path)
     found = {**dict.fromkeys(STAGE_NAMES, Growth(50.0, 50.0)), "learner": Growth(50.0, 100.0), "broker": Growth(100.0, 400.0)}
