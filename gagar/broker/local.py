@@ -28,6 +28,7 @@ from gagar.broker.address import (
     names_cluster,
     running_state,
 )
+from gagar.broker.class_archive import keep_archive, link_archive, reading_options, writing_options
 from gagar.broker.jars import cache_for, ensure_jars
 from gagar.broker.java import find_java
 from gagar.broker.meeting import check_cluster
@@ -100,7 +101,8 @@ def stop_broker(directory: Path) -> bool:
         state = running_state(directory)
         if state is None:
             return False
-        _end(state)
+        if _end(state):
+            keep_archive(directory / SCRATCH)
         return True
 
 
@@ -151,14 +153,17 @@ def _java_command(directory: Path) -> list[str]:
     """Java with everything up to the main class, to be run in `directory`; the scratch folder starts empty, as a killed broker
     leaves libraries there.
 
-    Paths are relative where they can be: Java and Kafka read commas, colons, backslashes and percent signs in their own ways.
+    Paths are relative, and those of jars the same for every directory: Java and Kafka read commas, colons, backslashes and
+    percent signs in their own ways, and an archive of classes is for one class path.
     """
-    shutil.rmtree(directory / SCRATCH, ignore_errors=True)
-    (directory / SCRATCH).mkdir(parents=True)
-    jars = [os.path.relpath(path, directory) for path in ensure_jars(cache_for(directory.parent / "cache"))]
-    if os.pathsep in "".join(jars):
-        raise UnavailableError(f"jars of Kafka: expected a path without {os.pathsep!r}, got {jars[0]}; set XDG_CACHE_HOME")
-    return [str(find_java()), *JVM_OPTIONS, *LOG_OPTIONS, "-cp", os.pathsep.join(jars)]
+    scratch = directory / SCRATCH
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    jars, java = ensure_jars(cache_for(directory.parent / "cache")), find_java()
+    (scratch / "jars").symlink_to(jars[0].parent.absolute())
+    link_archive(scratch, java, jars)
+    class_path = os.pathsep.join(f"{SCRATCH}/jars/{jar.name}" for jar in jars)
+    return [str(java), *JVM_OPTIONS, *LOG_OPTIONS, *reading_options(scratch), "-cp", class_path]
 
 
 def _spawn(directory: Path, command: list[str], environment: Mapping[str, str], *, may_keep_ports: bool) -> BrokerState:
@@ -175,7 +180,8 @@ def _launch(
     directory: Path, command: list[str], environment: Mapping[str, str], port: int, controller_port: int
 ) -> BrokerState:
     """Starts the process with the settings that lie in `directory`, and records it."""
-    pid = _detached([*command, "kafka.Kafka", PROPERTIES], directory / LOG, environment)
+    command = [*command, *writing_options(directory / SCRATCH), "kafka.Kafka", PROPERTIES]
+    pid = _detached(command, directory / LOG, environment)
     state = BrokerState(
         address=f"127.0.0.1:{port}",
         controller_address=f"127.0.0.1:{controller_port}",
@@ -250,17 +256,24 @@ def _becomes_ready(state: BrokerState, directory: Path, timeout_s: float) -> boo
     return True
 
 
-def _end(state: BrokerState) -> None:
-    """SIGTERM, and SIGKILL after a bounded wait."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if not is_alive(state.pid, state.identity):
-            break
-        os.kill(state.pid, number)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while is_alive(state.pid, state.identity) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+def _end(state: BrokerState) -> bool:
+    """SIGTERM, and SIGKILL after a bounded wait. True if SIGTERM was enough."""
+    is_in_order = _ends_on(signal.SIGTERM, state)
+    if not is_in_order:
+        _ends_on(signal.SIGKILL, state)
     with suppress(ChildProcessError):
         os.waitpid(state.pid, os.WNOHANG)
+    return is_in_order
+
+
+def _ends_on(number: signal.Signals, state: BrokerState) -> bool:
+    """Whether the process is gone a bounded while after the signal."""
+    if is_alive(state.pid, state.identity):
+        os.kill(state.pid, number)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while is_alive(state.pid, state.identity) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return not is_alive(state.pid, state.identity)
 
 
 def _last_error(log: Path) -> str:

@@ -157,18 +157,22 @@ def test_a_broker_that_takes_too_long_is_still_starting_and_goes_on(directory: P
     assert is_answering(start_broker(directory).address)
 
 
-def test_a_home_that_cannot_be_written_does_not_keep_the_broker_from_running(
+def test_a_home_that_cannot_be_written_does_not_keep_the_broker_from_running_and_the_second_start_has_its_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The jars then lie below `run.dir`; here they are there already, so that nothing is fetched."""
+    """The jars then lie below `run.dir`, and so does the archive of classes; here they are there already, so that nothing is
+    fetched."""
     cache = cache_for(tmp_path)
     spare = tmp_path / "a:b" / "cache"
     spare.mkdir(parents=True)
     for jar in ensure_jars(cache):
         (spare / jar.name).symlink_to(jar)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
-    directory = tmp_path / "a:b" / "broker"
-    try:
-        assert is_answering(start_broker(directory).address)
-    finally:
-        stop_broker(directory)
+    for name, has_archive in (("first", False), ("second", True)):
+        directory = tmp_path / "a:b" / name
+        try:
+            state = start_broker(directory)
+            assert is_answering(state.address)
+            assert (str(spare / "classes-") in Path(f"/proc/{state.pid}/maps").read_text()) is has_archive
+        finally:
+            stop_broker(directory)
