@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from gagar.broker.local import broker
 from tests.broker.cluster import NUM_NODES, cluster
 from tests.chaos.events import Arena
-from tests.chaos.expected_outcomes import MIN_GROUPS
+from tests.chaos.expected_outcomes import MIN_GROUPS, num_padding
 from tests.chaos.plan import LONG_GROUPS, SOAK, SOAK_GROUPS, Pace, Plan
 from tests.chaos.report import Report
 from tests.chaos.running import Log, run_once
@@ -39,7 +39,9 @@ async def run(servers: str, directory: Path, num_groups: int, seed: int, num_bro
     """Both runs, or the one under fire."""
     began = time.monotonic()
     timeout_s = (300.0 + 0.12 * num_groups) * (1.0 if num_brokers == 1 else 2.0)
-    deadline_factor = 2.0 if num_groups >= LONG_GROUPS else 1.0
+    pace = SOAK if num_groups >= SOAK_GROUPS else Pace()
+    padding = num_padding(seed, num_groups, pace.groups_per_step)
+    deadline_factor = 1.0 if num_groups < LONG_GROUPS else 2.0 if num_groups < SOAK_GROUPS else 5.0
 
     def plan(name: str, lossy_deadline_s: float, groups_per_s: float) -> Plan:
         return Plan(
@@ -47,12 +49,13 @@ async def run(servers: str, directory: Path, num_groups: int, seed: int, num_bro
             name=name,
             directory=str(directory / name),
             seed=seed,
-            num_groups=num_groups,
+            num_groups=num_groups + padding,
+            num_padding=padding,
             lossy_deadline_s=lossy_deadline_s * deadline_factor,
             groups_per_s=groups_per_s,
             started_at=time.time(),
             num_brokers=num_brokers,
-            pace=SOAK if num_groups >= SOAK_GROUPS else Pace(),
+            pace=pace,
         )
 
     calm = None if is_fire_only else await run_once(plan("calm", CALM_LOSSY_S, UNPACED), directory, timeout_s)

@@ -183,14 +183,23 @@ def is_clean(measures: PatchMeasures) -> bool:
     return not measures.num_files_out_of_scope and not measures.num_dead_statements
 
 
-class ExpectedOutcomes:
-    """Those of a run of `num_groups` training groups and its evaluations."""
+def num_padding(seed: int, num_groups: int, groups_per_step: int) -> int:
+    """Groups that must be trained besides these, so that the learner's last step is full."""
+    if groups_per_step == 1:
+        return 0
+    return -sum(outcome.end.kind == "trained" for outcome in ExpectedOutcomes(seed, num_groups).all()) % groups_per_step
 
-    def __init__(self, seed: int, num_groups: int) -> None:
+
+class ExpectedOutcomes:
+    """Those of a run of `num_groups` training groups and its evaluations; the last `num_padding` of them are trained."""
+
+    def __init__(self, seed: int, num_groups: int, num_padding: int = 0) -> None:
         if num_groups < MIN_GROUPS:
             raise ValueError(f"groups: expected {MIN_GROUPS} or more, got {num_groups}: each kind of poison needs some")
         self.num_groups = num_groups
         self._seed = seed
+        self._num_drawn = num_groups - num_padding
+        self._padding = {f"t-{index:06d}" for index in range(self._num_drawn, num_groups)}
         self._cached = lru_cache(maxsize=4096)(self._make)
 
     def of(self, group_id: str) -> ExpectedOutcome:
@@ -215,8 +224,8 @@ class ExpectedOutcomes:
     @cached_property
     def kinds(self) -> dict[str, Kind]:
         """The poisoned groups, each with its kind."""
-        chance, per_kind = self.chance("poison"), max(PER_KIND, self.num_groups // GROUPS_PER_POISON)
-        indices = chance.sample(range(int(self.num_groups * EARLY_SHARE)), per_kind * len(KINDS))
+        chance, per_kind = self.chance("poison"), max(PER_KIND, self._num_drawn // GROUPS_PER_POISON)
+        indices = chance.sample(range(int(self._num_drawn * EARLY_SHARE)), per_kind * len(KINDS))
         return {f"t-{index:06d}": KINDS[place // per_kind] for place, index in enumerate(indices)}
 
     def chance(self, *what: object) -> random.Random:
@@ -234,7 +243,7 @@ class ExpectedOutcomes:
     def _make(self, group_id: str) -> ExpectedOutcome:
         chance = self.chance("outcome", group_id)
         kind = self.kinds.get(group_id)
-        members = _members(chance, must_be_mixed=kind is not None)
+        members = _members(chance, must_be_mixed=kind is not None or group_id in self._padding)
         if kind is None:
             return ExpectedOutcome(group_id=group_id, members=members)
         can_be_hit = [index for index, member in enumerate(members) if member.status != "invalid"]

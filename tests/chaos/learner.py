@@ -15,7 +15,7 @@ from consumers.learner.publishing import RunPaths
 from gagar.records import PolicyVersion
 from gagar.training.deepspeed import StepResult
 from gagar.training.ranks import Ranks
-from tests.chaos.plan import CHECKPOINT_EVERY, Plan
+from tests.chaos.plan import Plan
 from tests.chaos.tampering import HANG_S, Markers
 
 VOCAB_SIZE = 1000
@@ -91,4 +91,4 @@ def learn(plan: Plan, markers: Markers) -> None:
     for name, stand_in in STAND_INS.items():
         assert hasattr(rank, name), name
         setattr(rank, name, stand_in)
-    rank.run_rank(Settings(config=Config(checkpoint_every=CHECKPOINT_EVERY), run=plan.run))
+    rank.run_rank(Settings(config=Config(checkpoint_every=plan.pace.checkpoint_every), run=plan.run))

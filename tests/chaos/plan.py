@@ -26,11 +26,10 @@ REFUSED_BYTES = 200 << 10
 """Between the two bounds, and too much even when compressed."""
 NEVER_STALE = 1_000_000
 """The policy version that all tokens bear: beyond any step, so that no outcome depends on when a group was trained."""
-CHECKPOINT_EVERY = 25
 SOAK_GROUPS = 20_000
 """From here on a run is a soak: see `SOAK`, and its memory is judged."""
 LONG_GROUPS = 2000
-"""From here on a run lasts so long that twice as patient deadlines cost nothing."""
+"""From here on a run lasts so long that more patient deadlines cost nothing."""
 WITHOUT_QUORUM_S, LONG_WITHOUT_QUORUM_S = 12.0, 60.0
 """How long two of three brokers are away, in a short run and in a long one."""
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
@@ -43,13 +42,24 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Groups in flight."""
     groups_per_unit: int = 1
     """Groups that the sampler asks for in one transaction."""
+    groups_per_step: int = 1
+    """Groups that a step of the learner trains."""
+    checkpoint_every: int = 25
+    """Steps from one checkpoint of the learner to the next."""
     commit_gap_s: float = RuntimeLimits().commit_gap_s
     """Between two transactions of a lane."""
     event_gap_s: tuple[float, float] = (3.0, 8.0)
     """From one event to the next, at least and at most."""
 
 
-SOAK = Pace(max_unresolved=1600, groups_per_unit=8, commit_gap_s=0.25, event_gap_s=(8.0, 20.0))
+SOAK = Pace(
+    max_unresolved=1200,
+    groups_per_unit=8,
+    groups_per_step=8,
+    checkpoint_every=10,
+    commit_gap_s=0.5,
+    event_gap_s=(8.0, 20.0),
+)
 """Of a soak. Small transactions, each of which can be interrupted, are the point of a short run, and most of its cost; here
 what stands above a stage that is away goes on, and a process lives long enough to show what it keeps."""
 
@@ -64,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Plan, logs, traces, markers, checkpoints."""
     seed: int
     num_groups: int
-    """Training groups."""
+    """Training groups, the padding among them."""
     lossy_deadline_s: float
     """Of groups that a member is going to miss; all others have an hour."""
     groups_per_s: float
@@ -72,6 +82,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     num_brokers: int = 1
     pace: Pace = Pace()
+    num_padding: int = 0
+    """See `ExpectedOutcomes`."""
 
     @classmethod
     def read(cls, path: Path) -> "Plan":
@@ -86,7 +98,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> ExpectedOutcomes:
-        return ExpectedOutcomes(self.seed, self.num_groups)
+        return ExpectedOutcomes(self.seed, self.num_groups, self.num_padding)
 
     @property
     def without_quorum_s(self) -> float:
@@ -94,10 +106,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def run(self) -> Run:
-        """The run file's tables. The learner steps with each group, and the end of the run is not its to plan."""
+        """The run file's tables. The end of the run is not the learner's to plan."""
         training = TrainingTable(
             group_size=GROUP_SIZE,
-            groups_per_step=1,
+            groups_per_step=self.pace.groups_per_step,
             max_staleness=64,
             num_steps=NEVER_STALE,
             evaluation_group_size=GROUP_SIZE,

@@ -19,6 +19,7 @@ from tests.chaos.expected_outcomes import (
     Letter,
     Member,
     Poison,
+    num_padding,
 )
 
 NO_POISON = None
@@ -46,6 +47,18 @@ def test_a_seed_says_the_same_in_every_process_and_another_seed_says_otherwise()
     assert first == again
     assert first != other
     assert ExpectedOutcomes(1, MIN_GROUPS).of("t-000042") in first
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_padding_fills_the_last_step_and_changes_nothing_else(seed: int) -> None:
+    padding = num_padding(seed, MIN_GROUPS, 64)
+    padded = ExpectedOutcomes(seed, MIN_GROUPS + padding, padding)
+    ends = [outcome.end.kind for outcome in padded.all()]
+    assert 0 < padding < 64
+    assert ends.count("trained") % 64 == 0
+    assert ends[len(ends) - padding :] == ["trained"] * padding
+    assert list(padded.all())[:-padding] == list(ExpectedOutcomes(seed, MIN_GROUPS).all())
+    assert num_padding(seed, MIN_GROUPS, 1) == 0
 
 
 def test_a_run_holds_every_way_to_end_and_every_kind_of_poison() -> None:
