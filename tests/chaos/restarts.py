@@ -33,16 +33,23 @@ class Waste(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def waste(directory: Path) -> Waste:
-    """What all processes of a run have done in vain."""
-    traces: dict[str, dict[int, list[Entry]]] = {}
+    """What all processes of a run have done in vain; one stage's traces are in memory at a time."""
+    pids: dict[str, list[int]] = {}
     for path in sorted(directory.glob("*.trace")):
         stage, pid, _ = path.name.split(".")
-        traces.setdefault(stage, {})[int(pid)] = list(read_trace(directory, stage, int(pid)))
+        pids.setdefault(stage, []).append(int(pid))
+    found = [_waste(stage, {pid: list(read_trace(directory, stage, pid)) for pid in pids[stage]}) for stage in pids]
     return Waste(
-        num_reran=sum(len(reran(processes)) for processes in traces.values()),
+        num_reran=sum(part.num_reran for part in found),
+        begun_after_loss=[delivery for part in found for delivery in part.begun_after_loss],
+    )
+
+
+def _waste(stage: str, processes: Mapping[int, list[Entry]]) -> Waste:
+    return Waste(
+        num_reran=len(reran(processes)),
         begun_after_loss=[
             f"{stage} pid {pid} partition {place[0]} offset {place[1]}"
-            for stage, processes in traces.items()
             for pid, entries in processes.items()
             for place in begun_on_lost(entries)
         ],
