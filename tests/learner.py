@@ -1,6 +1,6 @@
 """A log in memory for the learner's tests, and builders of what it reads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,9 @@ class FakeJournal:
             raise BadRecordError(f"{missing[0]}: expected a record, got none; it has been retired")
         return [self.log.tokens[ref] for ref in refs]  # type: ignore[misc]
 
-    async def read_table(self, topic: Topic) -> list[Any]:
-        return self.log.records(topic.record)
+    async def read_table(self, topic: Topic, observe: Callable[[Any], None]) -> None:
+        for record in self.log.records(topic.record):
+            observe(record)
 
     async def close(self) -> None: ...
 

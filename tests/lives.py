@@ -217,8 +217,8 @@ class MortalJournal:
         if self._num_left <= 0 and self._death == "checkpoint":
             raise Crash
 
-    async def read_table(self, topic: Topic) -> list[Any]:
-        return await self._inner.read_table(topic)
+    async def read_table(self, topic: Topic, observe: Callable[[Any], None]) -> None:
+        await self._inner.read_table(topic, observe)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -1,7 +1,7 @@
 """The log as the main thread of a rank sees it: ordinary calls, each with a time limit; the event loop is in the background."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gagar.errors import UnavailableError
@@ -81,5 +81,6 @@ class JournalClient(LogClient):
         """One transaction. One that has failed, or may have, ends the learner: only a new run knows what became of it."""
         self.background.call(self._journal.commit(outputs, positions), timeout_s=COMMIT_S, what="learner journal commit")
 
-    def read_table(self, topic: Topic) -> list[Any]:
-        return self.background.call(self._journal.read_table(topic), timeout_s=TABLE_S, what=f"table {topic.name}")
+    def read_table(self, topic: Topic, observe: Callable[[Any], None]) -> None:
+        """Calls `observe`, on the log's thread, with each record."""
+        self.background.call(self._journal.read_table(topic, observe), timeout_s=TABLE_S, what=f"table {topic.name}")

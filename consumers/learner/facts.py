@@ -1,6 +1,6 @@
 """The records that the learner writes, made of what it knows. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -101,17 +101,24 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if value - value == 0}
 
 
-def replay_steps(outcomes: Sequence[Outcome], step: int) -> dict[str, int]:
-    """group_id -> step of the groups that an abandoned future trained after `step`, from the outcomes in log order."""
-    last = {outcome.group_id: outcome for outcome in outcomes}
-    return {name: outcome.step for name, outcome in last.items() if outcome.kind == "trained" and outcome.step > step}
+class PastOutcomes:
+    """What the outcomes of a run, in log order, mean to one that goes on from `lineage` at `step`. Kept: no outcome."""
 
+    def __init__(self, step: int, lineage: Sequence[LineageEntry]) -> None:
+        self.replay: dict[str, int] = {}
+        """group_id -> step of the groups that an abandoned future trained after `step`."""
+        self.ended: set[str] = set()
+        """Groups that must not be trained again: their outcome is the work of a step that counts."""
+        self._step = step
+        self._last_steps = {entry.run_id: entry.last_step for entry in lineage}
 
-def ended_groups(outcomes: Iterable[Outcome], lineage: Sequence[LineageEntry]) -> set[str]:
-    """Groups that a run which goes on from `lineage` must not train again: their outcome is the work of a step that counts."""
-    last_steps = {entry.run_id: entry.last_step for entry in lineage}
-    theirs = (outcome for outcome in outcomes if outcome.run_id in last_steps)
-    return {outcome.group_id for outcome in theirs if outcome.step <= last_steps[outcome.run_id]}
+    def observe(self, outcome: Outcome) -> None:
+        """Takes the next one in."""
+        self.replay.pop(outcome.group_id, None)
+        if outcome.kind == "trained" and outcome.step > self._step:
+            self.replay[outcome.group_id] = outcome.step
+        if outcome.run_id in self._last_steps and outcome.step <= self._last_steps[outcome.run_id]:
+            self.ended.add(outcome.group_id)
 
 
 def check_untrained(versions: Sequence[PolicyVersion], checkpoints: Path) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from consumers.learner.client import JournalClient, LogClient, ReferencesClient
 from consumers.learner.config import Config, Settings
 from consumers.learner.coordinator import Coordinator
-from consumers.learner.facts import RunIdentity, check_untrained, ended_groups, identify, replay_steps
+from consumers.learner.facts import PastOutcomes, RunIdentity, check_untrained, identify
 from consumers.learner.loading import TokenLoader
 from consumers.learner.plan import Directive, LoadReport
 from consumers.learner.publishing import Publisher, RunPaths, new_run_id
@@ -27,6 +27,7 @@ from consumers.learner.queue import FinishedOffsets, GroupQueue
 from gagar.config import Run
 from gagar.errors import ConfigError
 from gagar.processes.forced_end import called_off, end_by_force_after
+from gagar.records import PolicyVersion
 from gagar.training.background import Background
 from gagar.training.batch import collate
 from gagar.training.checkpoint import CheckpointState, check_fits, check_input, read_latest
@@ -260,7 +261,8 @@ def _coordinator(
     run_id, may_start_over = new_run_id(), settings.config.start_over
 
     def identified() -> RunIdentity:
-        versions = client.read_table(topics.POLICY_VERSIONS)
+        versions: list[PolicyVersion] = []
+        client.read_table(topics.POLICY_VERSIONS, versions.append)
         if not (base.run_id or may_start_over):
             check_untrained(versions, paths.checkpoints)
         return identify(run_id, base, versions)
@@ -271,10 +273,11 @@ def _coordinator(
     identity = identified()  # the predecessor has published until now
     if not base.run_id and identity.lineage:
         logger.warning("no checkpoint: starting over from the initial policy abandoned_run=%s", identity.lineage[-1].run_id)
-    outcomes = client.read_table(topics.OUTCOMES) if identity.lineage else []
+    past = PastOutcomes(base.step, identity.lineage)
+    if identity.lineage:
+        client.read_table(topics.OUTCOMES, past.observe)
     client.seek(base.positions)
-    progress = FinishedOffsets(base.positions, base.finished)
-    queue = GroupQueue(progress, replay_steps(outcomes, base.step), ended_groups(outcomes, identity.lineage))
+    queue = GroupQueue(FinishedOffsets(base.positions, base.finished), past.replay, past.ended)
     publisher = Publisher(paths, model, identity, settings.config.keep_policies)
     base = msgspec.structs.replace(base, input_id=client.input_id)
     return Coordinator(settings, base, identity, queue, client, paths, publisher, stop.is_set)

@@ -6,7 +6,7 @@ positions live in the learner's checkpoints.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gagar.errors import BadRecordError, GagarError, UnavailableError
@@ -60,8 +60,9 @@ class Journal(Protocol):
         """One transaction: outputs and the group's offsets. Raises FencedError when a successor has taken over, and
         UnavailableError if the log failed: then its outcome is unknown, and only a new start from a checkpoint is sound."""
 
-    async def read_table(self, topic: Topic) -> list[Any]:
-        """All records of a (compacted) topic up to its present end, in log order; tombstones are left out."""
+    async def read_table(self, topic: Topic, observe: Callable[[Any], None]) -> None:
+        """Calls `observe` with each record of a (compacted) topic up to its present end, in log order; tombstones are left
+        out. None is kept: a topic grows with the run."""
 
     async def close(self) -> None: ...
 
@@ -149,8 +150,9 @@ class LogJournal:
         unit = Unit(inputs=(), outputs=self._router.encode_all(outputs), source=source)
         await self._transact(unit, {self._at(number): Committed(offset=offset) for number, offset in positions.items()})
 
-    async def read_table(self, topic: Topic) -> list[Any]:
-        return [delivery.record async for delivery in scan_transport(self._transport, [topic])]
+    async def read_table(self, topic: Topic, observe: Callable[[Any], None]) -> None:
+        async for delivery in scan_transport(self._transport, [topic]):
+            observe(delivery.record)
 
     async def close(self) -> None:
         self._monitor.stop()

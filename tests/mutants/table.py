@@ -360,8 +360,8 @@ MUTANTS = (
     Mutant(
         "a learner trains the batches of the abandoned steps again",
         "rank._coordinator",
-        "replay_steps(outcomes, base.step)",
-        "replay_steps([], base.step)",
+        "past.replay",
+        "{}",
         "test_the_batches_of_abandoned_steps_come_again_though_an_older_group_has_come_meanwhile",
     ),
 )

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.learner.facts import batch_metrics, dropped, ended_groups, finite, identify, replay_steps, trained
+from consumers.learner.facts import PastOutcomes, batch_metrics, dropped, finite, identify, trained
 from consumers.learner.plan import oldest_version, trainable
 from consumers.learner.queue import Dropped, FinishedOffsets, GroupQueue, Waiting
 from gagar.errors import ConfigError
-from gagar.records import AttemptFacts, GroupAdvantages, LineageEntry, LogRef, MemberAdvantage, PolicyVersion
+from gagar.records import AttemptFacts, GroupAdvantages, LineageEntry, LogRef, MemberAdvantage, Outcome, PolicyVersion
 from gagar.stream.handlers import Delivery
 from gagar.training.checkpoint import CheckpointState
 from tests.builders import make_outcome, make_version
@@ -102,6 +102,13 @@ def test_a_group_that_the_log_holds_twice_is_taken_once(caplog: pytest.LogCaptur
     ]
 
 
+def past(outcomes: Sequence[Outcome], step: int, lineage: Sequence[LineageEntry] = ()) -> PastOutcomes:
+    found = PastOutcomes(step, lineage)
+    for outcome in outcomes:
+        found.observe(outcome)
+    return found
+
+
 def test_groups_have_ended_whose_outcome_is_the_work_of_a_step_that_counts() -> None:
     outcomes = [
         make_outcome("trained", run_id="one", step=3),
@@ -111,7 +118,7 @@ def test_groups_have_ended_whose_outcome_is_the_work_of_a_step_that_counts() -> 
         make_outcome("ungraded", kind="dropped", reason="all_failed"),
     ]
     lineage = [LineageEntry(run_id="one", last_step=3), LineageEntry(run_id="two", last_step=5)]
-    assert ended_groups(outcomes, lineage) == {"trained", "dropped"}
+    assert past(outcomes, 9, lineage).ended == {"trained", "dropped"}
 
 
 def test_a_group_too_stale_for_the_step_it_would_meet_is_dropped_when_taken() -> None:
@@ -189,7 +196,7 @@ def test_only_the_last_outcome_of_a_group_after_the_checkpoint_is_replayed() -> 
         make_outcome("b", run_id="x", step=10),
         make_outcome("c", kind="dropped", reason="stale", run_id="x", step=12),
     ]
-    assert replay_steps(outcomes, 10) == {"a": 12}
+    assert past(outcomes, 10).replay == {"a": 12}
 
 
 def entries(**last_steps: int) -> list[LineageEntry]:
