@@ -58,7 +58,7 @@ SOAK = Pace(
     groups_per_step=8,
     checkpoint_every=10,
     commit_gap_s=0.5,
-    event_gap_s=(8.0, 20.0),
+    event_gap_s=(10.0, 26.0),
 )
 """Of a soak. Small transactions, each of which can be interrupted, are the point of a short run, and most of its cost; here
 what stands above a stage that is away goes on, and a process lives long enough to show what it keeps."""
