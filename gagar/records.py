@@ -5,7 +5,7 @@ released version guard that. Unknown fields are ignored, unknown tags are bad re
 holds by the ten thousand is kept out of garbage collection (`gc=False`): it is frozen, so it cannot be part of a cycle.
 """
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -388,6 +388,19 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, tag="dead-letter/1")
     """When the record was rejected, Unix seconds."""
 
 
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True, tag="run-settings/1"):
+    """The settings that a run was started with. Written by whoever starts the run, read by each process of a stage first."""
+
+    settings: dict[str, Any]
+    """Value in effect by dotted key of the run file, of keys that were left out too; no address and no secret is among them."""
+    host: str
+    """Machine on which the run was started."""
+    directory: str
+    """Directory of the run there: `<run.dir>/runs/<run.name>`."""
+    at: float
+    """When it was started with these settings, Unix seconds."""
+
+
 Record = (
     RolloutRequest
     | Trajectory
@@ -399,6 +412,7 @@ Record = (
     | Outcome
     | PolicyVersion
     | DeadLetter
+    | RunSettings
 )
 R = TypeVar("R", bound=msgspec.Struct)
 

@@ -24,6 +24,7 @@ ADVANTAGES = Topic(name="advantages", record=records.GroupAdvantages, kept="with
 OUTCOMES = Topic(name="outcomes", record=records.Outcome, kept="compacted")
 POLICY_VERSIONS = Topic(name="policy-versions", record=records.PolicyVersion, kept="compacted", is_grouped=False)
 DEAD_LETTERS = Topic(name="dead-letters", record=records.DeadLetter, kept="by time", max_record_bytes=TOKENS_BYTES + (1 << 20))
+RUN_SETTINGS = Topic(name="run-settings", record=records.RunSettings, kept="compacted", is_grouped=False)
 
 TOPICS: tuple[Topic, ...] = (
     ROLLOUT_REQUESTS,
@@ -37,3 +38,6 @@ TOPICS: tuple[Topic, ...] = (
     POLICY_VERSIONS,
     DEAD_LETTERS,
 )
+"""Of the stream: what stages write."""
+ALL_TOPICS: tuple[Topic, ...] = (*TOPICS, RUN_SETTINGS)
+"""Of a run on its cluster; whoever starts the run writes its settings."""

@@ -5,7 +5,6 @@ In: a run, the processes of its stages, a view. Out: an exit code. A broker that
 
 import asyncio
 import signal
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Protocol
@@ -16,7 +15,7 @@ from gagar.broker.address import names_cluster
 from gagar.broker.local import cluster_of
 from gagar.broker.watch import cluster_watch
 from gagar.cli.saved_run import save_run
-from gagar.cli.topics import apply_topology
+from gagar.cli.topics import MEMBER_WAIT_S, apply_topology, goes_on
 from gagar.config import DRAIN_S, KafkaTable, Run
 from gagar.errors import UnavailableError
 from gagar.processes.orphan_cleanup import OrphanCleanup
@@ -26,10 +25,6 @@ from gagar.processes.supervised import ProcessSpec, ProcessState
 from gagar.processes.supervisor import OnLine, Supervisor
 from gagar.stream.kafka.admin import Admin
 from topology.stages import SAMPLER
-
-TWIN_WAIT_S = 10.0
-"""A sampler that has just died is a member of its group until its session ends."""
-TWIN_POLL_S = 1.0
 
 
 class View(Protocol):
@@ -78,9 +73,10 @@ async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, kafka: Kafka
     supervisor = Supervisor(specs, run.directory, cluster_watch(run), on_line=view.on_line, held=held)
     await supervisor.hold()
     try:
-        for told in await asyncio.to_thread(save_run, run):
-            click.echo(f"run {run.run.name}: {told}", err=True)
         await asyncio.to_thread(apply_topology, run)
+        storage.check()  # what is saved would make a directory anew that was moved away
+        if fault := await asyncio.to_thread(save_run, run):
+            click.echo(f"run {run.run.name}: {fault}", err=True)
         if not interrupted.is_set():
             await supervisor.start()
         await view.follow(kafka, supervisor, interrupted)
@@ -95,17 +91,14 @@ async def drive(run: Run, specs: Sequence[ProcessSpec], view: View, kafka: Kafka
     return await view.conclude(kafka, states)
 
 
-def check_no_twin(run: Run, kafka: KafkaTable, wait_s: float = TWIN_WAIT_S) -> None:
+def check_no_twin(run: Run, kafka: KafkaTable, wait_s: float = MEMBER_WAIT_S) -> None:
     """Raises UnavailableError if a sampler of the run, of which there is one, is at work and goes on to be for `wait_s`.
 
     On the local broker a lock in the run's directory keeps a second one off; a cluster is shared by more than directories.
     """
-    deadline = time.monotonic() + wait_s
     with Admin(kafka) as admin:
-        while admin.has_members([run.topic(SAMPLER.name)]):
-            if time.monotonic() >= deadline:
-                raise UnavailableError(
-                    f"run {run.run.name}: expected no other `gagar up` of it on {kafka.bootstrap_servers}, got a sampler at "
-                    "work; end that one, take another run.name, or start single stages beside it by `gagar run STAGE`"
-                )
-            time.sleep(TWIN_POLL_S)
+        if goes_on(admin, [run.topic(SAMPLER.name)], wait_s):
+            raise UnavailableError(
+                f"run {run.run.name}: expected no other `gagar up` of it on {kafka.bootstrap_servers}, got a sampler at "
+                "work; end that one, take another run.name, or start single stages beside it by `gagar run STAGE`"
+            )

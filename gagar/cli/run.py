@@ -12,7 +12,7 @@ import click
 
 from gagar.broker.address import broker_command, broker_dir, cluster_now, running_state
 from gagar.cli.run_file import check_run, run_options
-from gagar.cli.saved_run import tell_differences
+from gagar.cli.saved_run import save_unless_saved
 from gagar.config import Run
 from gagar.errors import ConfigError, GagarError
 from gagar.processes.logs import LogFormat, configure_logs
@@ -20,6 +20,7 @@ from gagar.processes.orphan_cleanup import VARIABLE
 from gagar.report.progress import Progress
 from gagar.stream.spec import Stage
 from topology.composition import find_stage, serve
+from topology.settings import check_settings
 from topology.topics import DEAD_LETTERS, POLICY_VERSIONS
 
 logger = logging.getLogger(__name__)
@@ -42,12 +43,16 @@ def run(run: Run, stage: str, member: str, log_format: LogFormat) -> None:
     resources = check_run(run)
     resources.member = member
     configure_logs(log_format)
-    if VARIABLE not in os.environ and "RANK" not in os.environ:  # started by hand
-        for told in tell_differences(run):
-            logger.warning("settings %s", told)
+    is_by_hand = VARIABLE not in os.environ and "RANK" not in os.environ
+    if is_by_hand:
+        check_cluster_works(run, chosen)
+    for line in asyncio.run(check_settings(resources)):
+        logger.warning("settings of this process alone %s", line)
+    if is_by_hand:
+        if fault := save_unless_saved(run):
+            logger.warning("%s", fault)
         with suppress(GagarError):  # serving tells it better
             asyncio.run(tell_planned_end(run))
-        check_cluster_works(run, chosen)
         if not run.kafka.bootstrap_servers:
             threading.Thread(target=watch_local_broker, args=(run,), name="local broker watch", daemon=True).start()
     serve(chosen, resources)

@@ -1,7 +1,7 @@
-"""The settings of a run, saved in its directory when it starts: reports and audits of it, and its next start, go by them.
+"""The settings of a run, saved in its directory when it starts: reports and audits of it go by them.
 
 In: a `Run` that starts, or what the command line says of one that is read. Out: `<run.directory>/run.toml`, a run file with
-what the run file and `--set` gave and with the place where relative paths start; every difference to what is given later.
+what the run file and `--set` gave and with the place where relative paths start; every difference to what a reader is given.
 Nothing of the environment is saved, so no address or secret that came from there.
 """
 
@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import msgspec
 import tomlkit
 from click.core import ParameterSource
 from msgspec.structs import asdict, replace
 
 from gagar.broker.address import broker_dir
 from gagar.cli.run_file import open_run, run_option_pair
-from gagar.config import SHARED, Run, convert, load_run
+from gagar.config import Run, load_run
 from gagar.errors import ConfigError
-from gagar.tasks.kinds import TasksTable
-from topology.composition import check_table_names, stage_config
-from topology.stages import STAGES
+from topology.composition import check_table_names
+from topology.settings import differences, is_of_access, settings_of
 
 T = TypeVar("T")
 
@@ -64,7 +62,7 @@ def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool)
         return given
     if not is_file_given:
         given = load_run(saved.directory / FILE, (*overrides, f"run.dir={given.dir}"))
-    for line in differences(saved, given):
+    for line in differences(settings_of(saved), settings_of(given)):
         click.echo(f"run {saved.run.name}: {line}; it is read as it was", err=True)
     return saved
 
@@ -81,31 +79,18 @@ def cluster_to_read(run: Run) -> Iterator[None]:
         yield
 
 
-def save_run(run: Run) -> list[str]:
-    """Saves the settings of a run that starts, over those of an earlier start; what to tell people: the differences between the
-    two, and a fault that left them unsaved."""
-    try:
-        before = saved_run(run)
-        changed = differences(before, run) if before is not None else []
-    except ConfigError as error:
-        changed = [f"{error}; saved anew"]
+def save_run(run: Run) -> str:
+    """Saves the settings of a run that starts, over those of an earlier start; the fault that left them unsaved, or nothing."""
     try:
         _write(run)
     except OSError as error:
-        changed.append(f"settings not saved: {error}")
-    return changed
+        return f"settings not saved: {error}"
+    return ""
 
 
-def tell_differences(run: Run) -> list[str]:
-    """How a stage that is started by hand differs from the settings of its run. They are saved only if none are: one process of
-    one stage changes nothing for the others."""
-    if not (run.directory / FILE).is_file():
-        return save_run(run)
-    try:
-        saved = saved_run(run)
-    except ConfigError as error:
-        return [str(error)]
-    return [f"{line}; the run keeps what it was" for line in differences(saved, run)] if saved is not None else []
+def save_unless_saved(run: Run) -> str:
+    """The same for a process that joins a run: what its directory holds already stays."""
+    return "" if (run.directory / FILE).is_file() else save_run(run)
 
 
 def _write(run: Run) -> None:
@@ -127,7 +112,7 @@ def saved_run(run: Run) -> Run | None:
         return None
     try:
         saved = load_run(path)
-        list(_settings(saved))
+        settings_of(saved)
     except ConfigError as error:
         raise ConfigError(f"settings of run {run.run.name} in {path}: {error}") from error
     met = run.kafka if run.kafka.security_protocol != "PLAINTEXT" else saved.kafka
@@ -135,11 +120,6 @@ def saved_run(run: Run) -> Run | None:
     own = {key: value for key, value in asdict(saved.kafka).items() if not is_of_access(f"kafka.{key}")}
     kafka = replace(met, **own | {"bootstrap_servers": servers})
     return replace(saved, run=replace(saved.run, dir=str(run.dir)), kafka=kafka)
-
-
-def is_of_access(key: str) -> bool:
-    """Whether the key says where the cluster is or how it is met."""
-    return key.startswith(("kafka.bootstrap_", "kafka.security_", "kafka.sasl_", "kafka.ssl_"))
 
 
 def run_names(directory: Path) -> list[str]:
@@ -152,38 +132,3 @@ def name_another(run: Run) -> str:
     """The end of a message about a run that is not there. Example: `name one with --set run.name=NAME, of nano-1, nano-2`."""
     names = ", ".join(run_names(run.dir)[-MAX_NAMES:])
     return f"name one with --set run.name=NAME{f', of {names}' if names else ''}"
-
-
-def differences(before: Run, now: Run) -> list[str]:
-    """Each setting that is not the same. Example: `training.num_steps: was 4, now 55`."""
-    old, new = dict(_settings(before)), dict(_settings(now))
-    return [
-        f"{key}: was {_shown(old.get(key))}, now {_shown(new.get(key))}"
-        for key in dict.fromkeys([*old, *new])
-        if old.get(key) != new.get(key)
-    ]
-
-
-def _settings(run: Run) -> Iterator[tuple[str, Any]]:
-    """Every setting by its key, those that were left out too; where the cluster and the files of the run are is none. Raises
-    ConfigError if a table is wrong."""
-    check_table_names(run)
-    tables: dict[str, Any] = {name: getattr(run, name) for name in SHARED}
-    tables["tasks"] = convert("tasks", run.tables.get("tasks", {}), TasksTable)
-    tables |= {stage.table: stage_config(stage, run) for stage in STAGES}
-    for key, value in _flat("", msgspec.to_builtins(tables)):
-        if key not in ("run.dir", "run.root") and not is_of_access(key):
-            yield key, value
-    yield "run.root", run.root
-
-
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _flat(f"{key}.{name}" if key else name, item)
-    else:
-        yield key, value
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else msgspec.json.encode(value).decode()

@@ -1,5 +1,8 @@
 """`gagar topics`: the cluster's topics against the topology, and the topology as a drawing."""
 
+import time
+from collections.abc import Sequence
+
 import click
 
 from gagar.broker.address import cluster_now
@@ -7,13 +10,21 @@ from gagar.cli.run_file import run_options
 from gagar.cli.saved_run import save_run
 from gagar.cli.stage_processes import SINGLE
 from gagar.config import Run
+from gagar.errors import ConfigError
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.initial_offsets import commit_initial_offsets
 from gagar.stream.kafka.preflight import check_coordinators
 from gagar.stream.kafka.topic_plan import TopicChange, max_kept_bytes, wanted_topics
+from gagar.stream.together import run_apart
 from topology.graph import check_topology, readme_block
+from topology.resources import Resources
+from topology.settings import differences, read_settings, refusal, settings_of, write_settings
 from topology.stages import STAGES
-from topology.topics import DEAD_LETTERS, TOPICS, TRAJECTORY_TOKENS
+from topology.topics import ALL_TOPICS, DEAD_LETTERS, TRAJECTORY_TOKENS
+
+MEMBER_WAIT_S = 10.0
+"""A stage that has just died is a member of its group until its session ends."""
+MEMBER_POLL_S = 1.0
 
 
 @click.group()
@@ -26,7 +37,7 @@ def topics() -> None:
 def plan(run: Run) -> None:
     """Print what apply would do, and what the partitions allow."""
     with Admin(cluster_now(run)) as admin:
-        changes, num_brokers = admin.plan(run, TOPICS), admin.num_brokers()
+        changes, num_brokers = admin.plan(run, ALL_TOPICS), admin.num_brokers()
     for change in changes:
         click.echo(f"{change.kind:<7} {change.what}")
     click.echo(f"{len(changes)} changes" if changes else "nothing to do")
@@ -40,8 +51,8 @@ def apply(run: Run) -> None:
     """Create the topics that are missing and mend settings; nothing is ever deleted."""
     for change in apply_topology(run):
         click.echo(f"{change.kind:<7} {change.what}")
-    for told in save_run(run):
-        click.echo(f"run {run.run.name}: {told}", err=True)
+    if fault := save_run(run):
+        click.echo(f"run {run.run.name}: {fault}", err=True)
     click.echo("topics are as the topology says")
 
 
@@ -83,16 +94,38 @@ def allowances(run: Run, num_brokers: int) -> list[str]:
 
 
 def apply_topology(run: Run) -> list[TopicChange]:
-    """Brings the cluster to the topology, and tries whether stages can work on it; what was done. Raises UnavailableError or
-    ConfigError."""
+    """Brings the cluster to the topology, tries whether stages can work on it, and records the settings of the run; what was
+    done with the topics. How the run was started before is told on stderr. Raises UnavailableError or ConfigError."""
     check_topology()
+    resources = Resources(run)
     with Admin(cluster_now(run)) as admin:
-        changes = admin.apply(run, TOPICS)
+        recorded = run_apart(read_settings(resources))
+        changed = differences(recorded.settings, settings_of(run)) if recorded else []
+        text = (
+            refusal(recorded, run, "end all its stages first, which are at work, or take another run.name") if recorded else ""
+        )
+        if text and goes_on(admin, [run.topic(stage.name) for stage in STAGES]):
+            raise ConfigError(text)
+        changes = admin.apply(run, ALL_TOPICS)
         check_coordinators(admin, run.run.name, DEAD_LETTERS)
         commit_initial_offsets(admin, run, STAGES)
+    if changed or not recorded:
+        run_apart(write_settings(resources))
+    for line in changed:
+        click.echo(f"run {run.run.name}: {line}", err=True)
     return changes
+
+
+def goes_on(admin: Admin, groups: Sequence[str], wait_s: float = MEMBER_WAIT_S) -> bool:
+    """Whether one of these consumer groups has a member, and still has in `wait_s`."""
+    deadline = time.monotonic() + wait_s
+    while admin.has_members(groups):
+        if time.monotonic() >= deadline:
+            return True
+        time.sleep(MEMBER_POLL_S)
+    return False
 
 
 def _differences(run: Run) -> list[TopicChange]:
     with Admin(cluster_now(run)) as admin:
-        return admin.plan(run, TOPICS)
+        return admin.plan(run, ALL_TOPICS)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gagar.errors import BadRecordError, GagarError
-from gagar.records import DeadLetter, Outcome, PolicyVersion, Record, decode, encode
+from gagar.records import DeadLetter, Outcome, PolicyVersion, Record, RunSettings, decode, encode
 from gagar.stream.handlers import Delivery, Linked, Output, Tombstone
 from gagar.stream.lanes.units import LinkedSend, Spot, Unit
 from gagar.stream.spec import Stage, Topic
@@ -21,11 +21,13 @@ MAX_ERROR_CHARS = 8192
 
 
 def key_of(record: Record) -> str:
-    """The key of a record: its group, or the run and version of a policy."""
+    """The key of a record: its group, or the run and version of a policy; a run has one record of its settings."""
     if isinstance(record, PolicyVersion):
         return f"{record.run_id}/{record.version}"
     if isinstance(record, DeadLetter):
         return record.key.decode("utf-8", "replace")
+    if isinstance(record, RunSettings):
+        return "settings"
     return record.group_id
 
 

@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from gagar.errors import UnavailableError
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -72,7 +74,7 @@ async def until(stop: asyncio.Event, coroutine: Coroutine[Any, Any, object]) -> 
         running.result()
 
 
-def run_apart(coroutine: Coroutine[Any, Any, None]) -> None:
+def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs it to its end in a thread with a loop of its own, since this thread may have one."""
     with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(asyncio.run, coroutine).result()
+        return pool.submit(asyncio.run, coroutine).result()

@@ -1,12 +1,13 @@
 """What a cluster refuses for good ends a stage by name, and the preflight finds it before any stage starts."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,56 @@ async def test_a_stage_is_not_started_by_hand_where_its_records_are_too_large(ka
 def lower_bound(servers: str, topic: str) -> None:
     with Admin(KafkaWorld(servers).kafka) as admin:
         assert admin._set(topic, "max.message.bytes", "1000000") == ""
+
+
+async def test_no_stage_and_no_start_with_other_settings_gets_in_beside_a_living_run(
+    kafka_servers: str, tmp_path: Path
+) -> None:
+    """Wherever it comes from: the run's settings are on the log. `elsewhere` is another machine's directory and run file."""
+    name = KafkaWorld(kafka_servers).name
+    (tmp_path / "elsewhere").mkdir()
+    here, elsewhere = (
+        ("--run", str(write_run(path, f'[kafka]\nbootstrap_servers="{kafka_servers}"\n')), "--set", f"run.name={name}")
+        for path in (tmp_path, tmp_path / "elsewhere")
+    )
+    other = (*elsewhere, "--set", "training.group_size=4", "--set", "verifier.concurrency=7")
+    told, code = await asyncio.to_thread(gagar, "run", "verifier", *here)
+    assert (code, "expected its settings on topic run-settings, got none; run `gagar topics apply`" in told) == (4, True), told
+    assert (await asyncio.to_thread(gagar, "topics", "apply", *here))[1] == 0
+    async with (
+        at_work("gatherer", here, tmp_path / "log"),
+        at_work("grader", (*elsewhere, "--set", "grader.drain_s=9"), tmp_path / "own"),
+    ):
+        assert "settings of this process alone grader.drain_s: was 4.0, now 9" in (tmp_path / "own").read_text()
+        assert (await asyncio.to_thread(gagar, "topics", "apply", *elsewhere))[1] == 0
+        started = f"settings that it was started with on .* in {tmp_path}/elsewhere/.gagar/runs/{name} at .* UTC"
+        ways_out = {("run", "verifier"): "give this process the run's", ("topics", "apply"): "end all its stages"}
+        for command, way_out in ways_out.items():
+            told, code = await asyncio.to_thread(gagar, *command, *other)
+            assert code == EXIT_REFUSED, told
+            assert re.search(f"{started}, got training.group_size: was 8, now 4; {way_out}", told), told
+    told, code = await asyncio.to_thread(gagar, "topics", "apply", *other)
+    assert (code, f"run {name}: training.group_size: was 8, now 4\n" in told) == (0, True), told
+    told, code = await asyncio.to_thread(gagar, "run", "gatherer", *here)
+    assert (code, "got training.group_size: was 4, now 8" in told) == (EXIT_REFUSED, True), told
+
+
+@contextlib.asynccontextmanager
+async def at_work(stage: str, options: Sequence[str], log: Path) -> AsyncIterator[None]:
+    """`gagar run STAGE` while it is a member of its group."""
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "gagar.cli.main", "run", stage, *options), cwd=ROOT, stdout=output, stderr=output
+        )
+    try:
+        async with asyncio.timeout(60):
+            while "partitions assigned" not in log.read_text():
+                assert process.returncode is None, log.read_text()
+                await asyncio.sleep(0.2)
+        yield
+        process.terminate()
+        assert await process.wait() == 0, log.read_text()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gagar.cli.run_file import open_run
+from gagar.cli.topics import apply_topology
 from gagar.config import KafkaTable
 from gagar.errors import BadRecordError, GagarError
 from gagar.groups.gathering import Gather
@@ -172,6 +174,7 @@ async def test_a_stage_that_dead_letters_too_much_exits_with_2_and_says_what_to_
     run_file = await asyncio.to_thread(write_run, tmp_path, f'[kafka]\nbootstrap_servers="{world.servers}"\n')
     poison = [Send(topic="graded-groups", key=f"t-{number:06d}".encode(), value=b"\xc1") for number in range(40)]
     await write(world, poison)
+    await asyncio.to_thread(apply_topology, open_run(str(run_file), (f"run.name={world.name}",)))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gagar.cli.main", "run", "advantage-publisher"),
         *("--run", str(run_file), "--set", f"run.name={world.name}"),

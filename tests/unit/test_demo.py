@@ -22,7 +22,7 @@ from gagar.cli.demo_run import DemoView, exit_code, logged_to, shown_path
 from gagar.cli.pipeline import drive
 from gagar.cli.stage_processes import stage_processes
 from gagar.cli.up import LogView
-from gagar.config import KafkaTable, Run, TrainingTable
+from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.log_tail import last_words
 from gagar.processes.shutdown import interruption
@@ -245,19 +245,6 @@ async def test_a_run_in_use_is_refused_before_anything_is_applied_or_said(
             await drive(make_run(tmp_path), [], view, KafkaTable(bootstrap_servers="broker:1"))
     assert [made.calls for made in supervisor.made] == [["hold"], ["hold"]]
     assert capsys.readouterr() == ("", "")
-
-
-async def test_a_restart_says_which_settings_have_changed(
-    supervisor: type[FakeSupervisor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = make_run(tmp_path)
-    await drive(run, [], DemoView(run, Console(file=io.StringIO())), KafkaTable(bootstrap_servers="broker:1"))
-    assert "was" not in capsys.readouterr().err
-    given = {**run.given, "training": {"num_steps": 9}}
-    again = msgspec.structs.replace(run, training=TrainingTable(num_steps=9), given=given)
-    for lines in (["run try: training.num_steps: was 60, now 9"], []):
-        await drive(again, [], DemoView(again, Console(file=io.StringIO())), KafkaTable(bootstrap_servers="broker:1"))
-        assert [line for line in capsys.readouterr().err.splitlines() if "was" in line] == lines
 
 
 async def test_why_a_stage_restarts_is_on_the_screen_and_on_stderr(

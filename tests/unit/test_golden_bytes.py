@@ -30,6 +30,7 @@ from gagar.records import (
     PolicyVersion,
     Record,
     RolloutRequest,
+    RunSettings,
     Trajectory,
     TrajectoryTokens,
     Verdict,
@@ -189,6 +190,12 @@ SAMPLES: tuple[Record, ...] = (
         value=b"\xff\x00",
         headers=[("attempt", b"1")],
         at=1700000100.75,
+    ),
+    RunSettings(
+        settings={"training.group_size": 8, "training.temperature": 0.5, "tasks.train.path": "train.jsonl", "grader.on": True},
+        host="worker-1",
+        directory="/data/runs/nano",
+        at=1700000101.0,
     ),
 )
 

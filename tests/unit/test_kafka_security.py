@@ -10,10 +10,11 @@ from msgspec import structs
 from gagar.broker import security
 from gagar.broker.address import cluster_now
 from gagar.broker.security import SASL_PASSWORD, Secret, client_arguments, read_token, tls_context
-from gagar.cli.saved_run import differences, save_run, saved_run
+from gagar.cli.saved_run import save_run, saved_run
 from gagar.config import KafkaTable, load_run
 from gagar.errors import ConfigError
 from tests.runs import write_run
+from topology.settings import differences, settings_of
 
 SASL_SSL = 'security_protocol="SASL_SSL"\n'
 SCRAM = SASL_SSL + 'sasl_mechanism="SCRAM-SHA-512"\nsasl_username="me"\n'
@@ -139,7 +140,7 @@ def test_a_saved_run_holds_the_files_of_secrets_and_is_met_as_it_was(tmp_path: P
     monkeypatch.setenv(SASL_PASSWORD, "hunter2")
     path = write_run(tmp_path, f'[kafka]\nbootstrap_servers="k:9093"\nnum_partitions=2\n{SCRAM}ssl_cafile="ca.pem"\n')
     run = load_run(path)
-    assert save_run(run) == []
+    assert save_run(run) == ""
     assert "hunter2" not in (run.directory / "run.toml").read_text()
     monkeypatch.setenv("GAGAR_KAFKA_BOOTSTRAP_SERVERS", "moved:9093")
     plain = load_run(
@@ -154,7 +155,7 @@ def test_a_saved_run_holds_the_files_of_secrets_and_is_met_as_it_was(tmp_path: P
     again = saved_run(token)
     assert again is not None
     assert (again.kafka.sasl_token_file, again.kafka.num_partitions) == (f"{tmp_path}/t", 2)
-    assert differences(run, token) == ["kafka.num_partitions: was 2, now 9"]
+    assert differences(settings_of(run), settings_of(token)) == ["kafka.num_partitions: was 2, now 9"]
 
 
 def test_the_local_broker_is_met_in_plain_text_only(tmp_path: Path) -> None:

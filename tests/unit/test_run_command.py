@@ -17,13 +17,24 @@ from gagar.broker.address import STATE_FILE, BrokerState, broker_dir
 from gagar.cli import run as run_module
 from gagar.cli.run import watch_local_broker
 from gagar.config import Run
-from gagar.errors import ClusterRefusalError, UnavailableError
+from gagar.errors import ClusterRefusalError, ConfigError, UnavailableError
 from gagar.processes.identity import identity
 from gagar.processes.orphan_cleanup import VARIABLE
 from gagar.stream.spec import Stage
 from tests.runs import make_run, write_run
+from topology.resources import Resources
 
 FEW_SECONDS = 5.0
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that is started has the settings of its run."""
+
+    async def same(resources: Resources) -> list[str]:
+        return []
+
+    monkeypatch.setattr(run_module, "check_settings", same)
 
 
 @contextmanager
@@ -142,6 +153,29 @@ def test_a_member_has_a_name_that_a_cluster_takes(
     result = CliRunner().invoke(run_module.run, ["verifier", "--run", str(write_run(tmp_path)), "--member", name])
     error = f"--member: expected at most 200 ASCII letters, digits, '.', '_' and '-', got {name!r}"
     assert (members, str(result.exception or "")) == (([name], "") if is_taken else ([], error))
+
+
+@pytest.mark.parametrize("variable", ["", VARIABLE, "RANK"])
+def test_no_stage_whoever_starts_it_begins_with_settings_that_are_not_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    async def refused(resources: Resources) -> list[str]:
+        raise ConfigError("training.group_size: was 8, now 4")
+
+    served: list[str] = []
+    monkeypatch.setattr(run_module, "check_settings", refused)
+    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
+    monkeypatch.setattr(run_module, "check_cluster_works", lambda run, stage: None)
+    monkeypatch.setattr(run_module, "serve", lambda stage, resources: served.append(stage.name))
+    for name in (VARIABLE, "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, os.fspath(tmp_path))
+    path = write_run(tmp_path)
+    arguments = ["verifier", "--run", str(path), "--set", "kafka.bootstrap_servers=kafka-1:9092"]
+    assert isinstance(CliRunner().invoke(run_module.run, arguments).exception, ConfigError)
+    assert served == []
+    assert not (tmp_path / ".gagar").exists()
 
 
 @pytest.mark.parametrize(("variable", "is_tried"), [("", True), (VARIABLE, False), ("RANK", False)])

@@ -12,17 +12,17 @@ from gagar.cli import saved_run
 from gagar.cli.run_file import check_run, open_run
 from gagar.cli.saved_run import (
     cluster_to_read,
-    differences,
     name_another,
     reading_options,
     run_to_read,
     save_run,
-    tell_differences,
+    save_unless_saved,
 )
 from gagar.config import KafkaTable, Run, load_run
 from gagar.errors import ConfigError
 from tests.runs import write_run
 from topology.composition import stage_config
+from topology.settings import differences, settings_of
 from topology.stages import VERIFIER
 
 
@@ -47,7 +47,7 @@ def test_what_is_saved_loads_back_equal(tmp_path: Path) -> None:
         path, "training.num_steps=4", "rollout_worker.sandbox.kind=bubblewrap", "run.name=a", "training.temperature=0.5"
     )
     saved = load_run(run.directory / "run.toml")
-    assert differences(run, saved) == []
+    assert differences(settings_of(run), settings_of(saved)) == []
     assert (saved.training, saved.policy, saved.kafka, saved.tables, saved.root) == (
         *(run.training, run.policy, run.kafka, run.tables),
         str(tmp_path),
@@ -69,28 +69,15 @@ def test_an_address_of_the_environment_is_not_saved(tmp_path: Path, monkeypatch:
     assert load_run(run.directory / "run.toml").kafka.bootstrap_servers == ""
 
 
-def test_a_restart_names_every_difference_and_saves_what_is_given_now(tmp_path: Path) -> None:
-    path = write_run(tmp_path)
-    assert save_run(open_run(str(path), ("training.num_steps=4", "verifier.sandbox.processes=9"))) == []
-    again = open_run(str(path), ("training.num_steps=40", "gatherer.grace_s=2.5"))
-    assert save_run(again) == [
-        "training.num_steps: was 4, now 40",
-        "verifier.sandbox.processes: was 9, now 128",
-        "gatherer.grace_s: was 30.0, now 2.5",
-    ]
-    assert save_run(again) == []
-
-
-def test_saved_settings_that_cannot_be_read_are_told_and_replaced(tmp_path: Path) -> None:
+def test_saved_settings_that_cannot_be_read_are_told_to_readers_and_replaced_by_a_start(tmp_path: Path) -> None:
     path = write_run(tmp_path)
     run = started(path)
     for text in ("[run", "[run]\nname = 'test'\nnonsense = 1\n"):
         (run.directory / "run.toml").write_text(text)
         with pytest.raises(ConfigError, match=r"^settings of run test in .*run.toml: "):
             run_to_read(str(path), (), is_file_given=True)
-        [told] = save_run(run)
-        assert told.endswith("; saved anew")
-        assert save_run(run) == []
+        assert save_run(run) == ""
+        assert run_to_read(str(path), (), is_file_given=True).training == run.training
 
 
 @pytest.mark.parametrize(
@@ -120,8 +107,7 @@ def test_the_newest_run_is_read_unless_one_is_named(
 
 def test_a_directory_that_takes_no_file_is_told(tmp_path: Path) -> None:
     run = open_run(str(write_run(tmp_path)), ("run.dir=run.toml",))
-    [told] = save_run(run)
-    assert told.startswith("settings not saved: [Errno ")
+    assert save_run(run).startswith("settings not saved: [Errno ")
 
 
 def test_a_run_of_which_nothing_is_saved_is_read_as_it_is_given(tmp_path: Path) -> None:
@@ -188,7 +174,6 @@ def test_no_broker_is_started_where_none_ever_ran(tmp_path: Path) -> None:
 
 def test_a_stage_that_is_started_by_hand_changes_nothing_of_its_run(tmp_path: Path) -> None:
     path = write_run(tmp_path)
-    assert tell_differences(open_run(str(path), ("training.num_steps=4",))) == []  # the first one saves
-    other = open_run(str(path), ("training.num_steps=9",))
-    assert tell_differences(other) == ["training.num_steps: was 4, now 9; the run keeps what it was"]
-    assert tell_differences(open_run(str(path), ("training.num_steps=4",))) == []
+    for num_steps in (4, 9):  # the first one saves
+        assert save_unless_saved(open_run(str(path), (f"training.num_steps={num_steps}",))) == ""
+        assert run_to_read(str(path), (), is_file_given=True).training.num_steps == 4
