@@ -83,6 +83,7 @@ async def test_a_toy_grader_ranks_by_its_own_options(tmp_path: Path) -> None:
     assert ([grade.tier for grade in graded.grades], graded.grader) == ([2, 3], "toy/1")
 
 
+@pytest.mark.slow
 async def test_a_toy_engine_and_a_toy_sandbox_make_a_rollout(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -107,6 +108,7 @@ async def test_a_toy_sandbox_decides_a_verdict(tmp_path: Path) -> None:
     assert verdict.status == "passed"
 
 
+@pytest.mark.slow
 def test_a_toy_loss_is_what_the_learner_minimises(tmp_path: Path) -> None:
     from torch import tensor
 
