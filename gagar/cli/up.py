@@ -35,6 +35,7 @@ def up(context: click.Context, run: Run, scales: tuple[str, ...]) -> int:
     check_dir(run)
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     logging.getLogger("kafka").setLevel(logging.ERROR)
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)
     arguments, scale = run_arguments(context), parse_scales(scales)
     specs = stage_processes(arguments, scale, run)
     elsewhere = [shlex.join(["gagar", "run", stage, *arguments]) for stage, num in scale.items() if num == 0]
