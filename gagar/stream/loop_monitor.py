@@ -9,7 +9,6 @@ import logging
 import sys
 import threading
 import time
-import traceback
 
 from gagar.stream.limits import Counters
 
@@ -64,5 +63,5 @@ class LoopMonitor:
         """Name of the running task and where it is."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._thread_id)
-        where = traceback.extract_stack(frame)[-1] if frame is not None else None
-        return (task.get_name() if task is not None else "none"), (f"{where.filename}:{where.lineno}" if where else "unknown")
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "unknown"
+        return (task.get_name() if task is not None else "none"), where

@@ -116,5 +116,8 @@ async def test_without_two_of_the_nodes_no_write_is_acknowledged(nodes: Cluster,
             await asyncio.to_thread(bring_back, two, environment(two[0].parent))
         await producer.close()
     await written(world, 8, 8)
-    there = [delivery.record.group_id for delivery in await read(world, REQUESTS)]
+    there: list[str] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(there) < 16:  # the end that readers see follows a commit's answer by a moment
+            there = [delivery.record.group_id for delivery in await read(world, REQUESTS)]
     assert sorted(there) == [f"t-{number:06}" for number in range(16)]
