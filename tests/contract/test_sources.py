@@ -96,23 +96,30 @@ async def test_a_source_ends_with_an_error_if_another_has_moved_the_cursor(world
             await process.ended()
 
 
+class Wary(Counting):
+    """Takes the outcome of a group that it has not asked for as the end, as the sampler does."""
+
+    def observe(self, record: Any) -> None:
+        if isinstance(record, Outcome) and int(record.group_id[2:]) >= self.cursor:
+            raise GagarError("outcome: expected an earlier group, got a later one")
+
+
+async def succeed(world: World) -> None:
+    """A successor's transaction: a cursor, and the outcome of a group that only it has asked for."""
+    async with opened(world) as transport:
+        successor = await transport.start_producer(f"{STAGE.name}.0", [OUTCOMES])
+        await successor.begin()
+        await (await successor.send(Send(topic=OUTCOMES.name, key=b"t-000005", value=encode(outcome(5)))))
+        metadata = Frontier(0, note=b"6").snapshot()[1]
+        await successor.commit(STAGE.name, {Partition(OUTCOMES.name, 0): Committed(offset=0, metadata=metadata)})
+        await successor.close()
+
+
 async def test_a_source_that_was_replaced_unawares_ends_as_fenced_and_not_by_what_it_reads_of_its_successor(
     world: World,
 ) -> None:
-    class Wary(Counting):
-        def observe(self, record: Any) -> None:
-            if isinstance(record, Outcome) and int(record.group_id[2:]) >= self.cursor:
-                raise GagarError("outcome: expected an earlier group, got a later one")
-
-    source = Wary(10, ahead=1)
-    async with Process(world, STAGE, source) as process:
+    async with Process(world, STAGE, Wary(10, ahead=1)) as process:
         await process.until(lambda: process.runtime.counters.finished == 1)
-        async with opened(world) as transport:
-            successor = await transport.start_producer(f"{STAGE.name}.0", [OUTCOMES])
-            await successor.begin()
-            await (await successor.send(Send(topic=OUTCOMES.name, key=b"t-000005", value=encode(outcome(5)))))
-            metadata = Frontier(0, note=b"6").snapshot()[1]
-            await successor.commit(STAGE.name, {Partition(OUTCOMES.name, 0): Committed(offset=0, metadata=metadata)})
-            await successor.close()
+        await succeed(world)
         with pytest.raises(FencedError, match="got another's"):
             await process.ended()

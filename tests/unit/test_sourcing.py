@@ -5,9 +5,9 @@ import pytest
 from gagar.errors import FencedError, GagarError, UnavailableError
 from gagar.records import LogRef
 from gagar.stream.memory.transport import MemoryLog, Transaction
-from gagar.stream.transport import RefusedError, Send
+from gagar.stream.transport import Committed, Partition, RefusedError, Send
 from tests.contract.counting import STAGE, Counting
-from tests.contract.test_sources import expected, outcome, requested
+from tests.contract.test_sources import Wary, expected, outcome, requested, succeed
 from tests.contract.world import NUM_PARTITIONS, TOPICS, MemoryWorld, Process, write
 
 
@@ -25,6 +25,26 @@ async def test_a_source_that_lost_its_place_without_knowing_starts_no_producer()
             await new.ended()
     assert (old.runtime.counters.takeovers, new.runtime.counters.takeovers) == (1, 1)
     assert await requested(world) == expected(5)
+
+
+async def test_a_source_that_was_replaced_waits_for_a_log_that_is_away_before_it_says_why_it_ends() -> None:
+    world = MemoryWorld()
+    async with Process(world, STAGE, Wary(10, ahead=1)) as process:
+        await process.until_finished(1)
+        lane = process.runtime.lanes[0]
+        ask, num_away = lane.committed, iter(range(3))
+
+        async def committed() -> dict[Partition, Committed]:
+            if next(num_away, None) is not None:
+                raise UnavailableError("offsets: expected an answer, got none")
+            found: dict[Partition, Committed] = await ask()
+            return found
+
+        lane.committed = committed
+        await succeed(world)
+        with pytest.raises(FencedError, match="got another's"):
+            await process.ended()
+    assert next(num_away, None) is None
 
 
 async def test_a_source_that_loses_its_place_ends_and_one_that_keeps_it_goes_on() -> None:

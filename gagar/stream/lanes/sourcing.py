@@ -19,9 +19,10 @@ from gagar.stream.lanes.lane import Lane
 from gagar.stream.lanes.reading import LaneReader
 from gagar.stream.lanes.units import Spot, Unit
 from gagar.stream.lanes.work import LostPlaceError, Work
+from gagar.stream.limits import retrying
 from gagar.stream.readers.tables import TableFollower
 from gagar.stream.together import bounded, together
-from gagar.stream.transport import Partition, RawRecord
+from gagar.stream.transport import Committed, Partition, RawRecord
 
 log = logging.getLogger(__name__)
 
@@ -97,11 +98,9 @@ class SourceWork(Work):
         self._lane.finish(unit)
 
     async def _has_lost_place(self) -> bool:
-        """As far as the log tells."""
-        try:
-            [committed] = (await self._lane.committed()).values()
-        except UnavailableError:
-            return False
+        """Waits for a log that is away: only it can tell a cursor that was lost from one that a successor has moved."""
+        found: dict[Partition, Committed] = await retrying(f"place of {self._stage}", self._limits)(self._lane.committed)
+        [committed] = found.values()
         return not self._is_own(Frontier.restore(committed.offset, committed.metadata).note)
 
     def _is_own(self, committed: bytes) -> bool:
