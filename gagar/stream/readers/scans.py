@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from gagar.errors import BadRecordError
@@ -21,7 +22,7 @@ Spans = Mapping[Partition, tuple[int, int]]
 
 async def scan_transport(
     transport: Transport, topics: Sequence[Topic], *, follow: bool = False, spans: Spans | None = None
-) -> AsyncIterator[Delivery[Any]]:
+) -> AsyncGenerator[Delivery[Any], None]:
     """Committed records to the present ends (or on and on with `follow`), decoded; per partition in log order.
 
     Tombstones and bad records are skipped, the latter with a warning. `spans`: where to begin and end instead. Raises
@@ -29,15 +30,27 @@ async def scan_transport(
     """
     by_name = {topic.name: topic for topic in topics}
     partitions = await partitions_of(transport, topics)
+    spans = {at: spans[at] for at in partitions} if spans is not None else None
+    async with aclosing(scan_raw(transport, partitions, follow=follow, spans=spans)) as raws:
+        async for raw in raws:
+            delivery = _decoded(raw, by_name[raw.at.topic])
+            if delivery is not None:
+                yield delivery
+
+
+async def scan_raw(
+    transport: Transport, partitions: Sequence[Partition], *, follow: bool = False, spans: Spans | None = None
+) -> AsyncGenerator[RawRecord, None]:
+    """The same of some partitions as they lie in the log, with tombstones and bad records."""
     stall_s = math.inf if follow else RuntimeLimits().stall_s
-    reader = WatchedReader(f"scan of {','.join(by_name)}", transport, partitions, stall_s)
+    topics = dict.fromkeys(at.topic for at in partitions)
+    reader = WatchedReader(f"scan of {','.join(topics)}", transport, partitions, stall_s)
     try:
         ends = await _begin(reader, partitions, spans)
         while follow or not reader.has_reached(ends):
             for raw in await reader.poll_what_is_left():
-                delivery = _decoded(raw, by_name[raw.at.topic])
-                if delivery is not None and (follow or raw.offset < ends[raw.at]):
-                    yield delivery
+                if follow or raw.offset < ends[raw.at]:
+                    yield raw
     finally:
         await reader.close()
 
