@@ -29,6 +29,7 @@ from gagar.records import (
 )
 from gagar.stream.handlers import Delivery
 from gagar.stream.readers.scans import scan_transport
+from gagar.stream.retries import mark_in
 from gagar.stream.routing import to_delivery
 from gagar.stream.spec import Topic
 from gagar.stream.transport import RawRecord, Transport
@@ -36,7 +37,7 @@ from gagar.stream.transport import RawRecord, Transport
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptHistory(msgspec.Struct, frozen=True, kw_only=True):
     """What the log says of one attempt; of records that are there more than once, the first."""
 
     sample_index: int
@@ -61,6 +62,8 @@ class GroupHistory:
         """Records that others refer to and that the log no longer holds."""
         self.unreadable: list[tuple[LogRef, str]] = []
         """Records that cannot be decoded, and why."""
+        self.retries: list[LogRef] = []
+        """Copies of dead letters that were retried."""
         self.versions: list[Delivery[PolicyVersion]] = []
         """Those that sampled a token of the group, and the one that was trained on it."""
         self.lineage = Lineage()
@@ -72,6 +75,9 @@ class GroupHistory:
         if raw.key != self.group_id.encode():
             return None
         topic = self._topics[raw.at.topic]
+        if mark_in(raw.headers) is not None:
+            self.retries.append(raw.ref)
+            return None
         try:
             delivery = to_delivery(raw, topic)
         except BadRecordError as error:
@@ -123,7 +129,7 @@ class GroupHistory:
         return f"in flight, on {topic}"
 
     @property
-    def attempts(self) -> list[Attempt]:
+    def attempts(self) -> list[AttemptHistory]:
         """By sample index."""
         graded, advantages = self.newest(GradedGroup), self.newest(GroupAdvantages)
         grades = {grade.sample_index: grade for grade in (graded.grades if graded else [])}
@@ -133,7 +139,7 @@ class GroupHistory:
             for verdict in group.record.members:
                 verdicts.setdefault(verdict.sample_index, Delivery(ref=group.ref, key=group.key, record=verdict, at=group.at))
         return [
-            Attempt(
+            AttemptHistory(
                 sample_index=index,
                 request=requests.get(index),
                 trajectory=trajectories.get(index),
@@ -146,7 +152,13 @@ class GroupHistory:
 
     @property
     def letters(self) -> list[Delivery[DeadLetter]]:
-        return self.of(DeadLetter)
+        """Records of the group that a stage has rejected."""
+        return [letter for letter in self.of(DeadLetter) if letter.record.retried_as is None]
+
+    def retried_as(self, letter: LogRef) -> LogRef | None:
+        """Where the copy of a dead letter lies, if it was retried."""
+        marks = {mark.record.source: mark.record.retried_as for mark in self.of(DeadLetter) if mark.record.retried_as}
+        return marks.get(letter)
 
     def observe(self, delivery: Delivery[PolicyVersion]) -> None:
         """Takes a policy version in, in log order, after the records."""

@@ -11,9 +11,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gagar.history.group import Attempt, GroupHistory, ended_as
+from gagar.history.group import AttemptHistory, GroupHistory, ended_as
 from gagar.history.plain import moment, one_line, plain, printable, told
 from gagar.records import GradedGroup, Group, GroupAdvantages, RolloutRequest
+from gagar.stream.handlers import Delivery
 
 TRANSCRIPT = ("messages",)
 SHARED = ("group_id", "task_id")
@@ -22,28 +23,32 @@ SHARED = ("group_id", "task_id")
 
 def as_object(history: GroupHistory) -> dict[str, Any]:
     """The group as one object; transcripts are left out."""
-    request = history.newest(RolloutRequest)
+    request = plain(history.newest(RolloutRequest)) or {}
     return {
         "group_id": history.group_id,
-        "task_id": request.task_id if request else "",
-        "purpose": request.purpose if request else "",
-        "group_size": request.group_size if request else 0,
+        **{name: request.get(name) for name in ("task_id", "purpose", "group_size", "step")},
         "state": history.reached,
         "has_ended": bool(history.outcomes),
         "attempts": [attempt_object(attempt, (*TRANSCRIPT, *SHARED)) for attempt in history.attempts],
-        "groups": [told(group, ("members", *SHARED)) for group in history.of(Group)],
-        "gradings": [told(graded, ("group", "grades")) for graded in history.of(GradedGroup)],
-        "advantages": [told(advantages, ("members", *SHARED)) for advantages in history.of(GroupAdvantages)],
-        "outcomes": [told(outcome) for outcome in history.outcomes],
-        "superseded": [told(outcome) for outcome in history.superseded],
-        "versions": [told(version) for version in history.versions],
-        "dead_letters": [told(letter, ("value",)) for letter in history.letters],
+        "groups": _all_told(history.of(Group)),
+        "gradings": _all_told(history.of(GradedGroup)),
+        "advantages": _all_told(history.of(GroupAdvantages)),
+        "outcomes": _all_told(history.outcomes),
+        "superseded": _all_told(history.superseded),
+        "versions": _all_told(history.versions),
+        "dead_letters": _all_told(history.letters),
         "unreadable": [{"ref": str(ref), "error": error} for ref, error in history.unreadable],
+        "retries": [str(ref) for ref in history.retries],
         "missing": [str(ref) for ref in history.missing],
     }
 
 
-def attempt_object(attempt: Attempt, leave_out: Sequence[str] = ()) -> dict[str, Any]:
+def _all_told(deliveries: Sequence[Delivery[Any]]) -> list[dict[str, Any] | None]:
+    """Without what is told of each attempt, and without the bytes of dead letters."""
+    return [told(delivery, ("members", "group", "grades", "value", *SHARED)) for delivery in deliveries]
+
+
+def attempt_object(attempt: AttemptHistory, leave_out: Sequence[str] = ()) -> dict[str, Any]:
     """One attempt, with its transcript unless that is left out."""
     return {
         "sample_index": attempt.sample_index,
@@ -66,7 +71,7 @@ def render_group(history: GroupHistory) -> RenderableType:
     return Lines(*parts, Text(), *_ends(history), *_faults(history), Text(), _references(history))
 
 
-def render_attempt(history: GroupHistory, attempt: Attempt) -> RenderableType:
+def render_attempt(history: GroupHistory, attempt: AttemptHistory) -> RenderableType:
     """One attempt: its verdict, its patch and its transcript."""
     lines = [*_head(history), _attempts([attempt]), Text()]
     if attempt.trajectory is not None:
@@ -102,14 +107,14 @@ def _head(history: GroupHistory) -> Iterator[Text]:
     yield Text()
 
 
-def _attempts(attempts: Sequence[Attempt]) -> Table:
+def _attempts(attempts: Sequence[AttemptHistory]) -> Table:
     rows = table(">sample", "ended", ">turns", ">tokens", "policy", ">s", "verdict", "tests", "dead/outside", "reason")
     for attempt in attempts:
         rows.add_row(str(attempt.sample_index), *_made(attempt), *_judged(attempt))
     return rows
 
 
-def _made(attempt: Attempt) -> list[str]:
+def _made(attempt: AttemptHistory) -> list[str]:
     if attempt.trajectory is not None:
         facts, seconds = attempt.trajectory.record.attempt, f"{attempt.trajectory.record.duration_s:.1f}"
     elif attempt.judged is not None:
@@ -120,7 +125,7 @@ def _made(attempt: Attempt) -> list[str]:
     return [facts.status, str(facts.num_turns), str(facts.num_sampled_tokens), " to ".join(map(str, versions)), seconds]
 
 
-def _judged(attempt: Attempt) -> list[str]:
+def _judged(attempt: AttemptHistory) -> list[str]:
     verdict = attempt.judged
     failure = attempt.trajectory.record.failure if attempt.trajectory is not None else ""
     if verdict is None:
@@ -178,7 +183,9 @@ def _ends(history: GroupHistory) -> Iterator[Text]:
 def _faults(history: GroupHistory) -> Iterator[Text]:
     for letter in history.letters:
         record = letter.record
-        yield fact("dead letter", f"{letter.ref} by {printable(record.stage)}: {one_line(record.error)}", "red")
+        retried_as = history.retried_as(letter.ref)
+        retried = f", retried as {retried_as}" if retried_as else ""
+        yield fact("dead letter", f"{letter.ref} by {printable(record.stage)}: {one_line(record.error)}{retried}", "red")
     for ref, error in history.unreadable:
         yield fact("unreadable", f"{ref}: {one_line(error)}", "red")
     for ref in history.missing:

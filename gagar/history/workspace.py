@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from gagar.errors import BadRecordError, ConfigError
-from gagar.history.group import Attempt, GroupHistory
+from gagar.history.group import AttemptHistory, GroupHistory
 from gagar.history.group_view import as_object
 from gagar.history.plain import plain, printable
 from gagar.tasks.patches import check_path
@@ -34,7 +34,7 @@ def check_directory(directory: Path) -> None:
         raise ConfigError(f"--workspace {directory}: expected a directory that is new or empty, got another; name another one")
 
 
-def write_workspace(directory: Path, history: GroupHistory, task: Task | None, *, only: Attempt | None = None) -> None:
+def write_workspace(directory: Path, history: GroupHistory, task: Task | None, *, only: AttemptHistory | None = None) -> None:
     """Writes the group, or one attempt of it. Raises ConfigError, BadRecordError for a path of the task that leads out."""
     check_directory(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def _write_tree(directory: Path, tree: Mapping[str, str]) -> None:
         _write(target, text)
 
 
-def _write_attempt(directory: Path, attempt: Attempt) -> None:
+def _write_attempt(directory: Path, attempt: AttemptHistory) -> None:
     if attempt.trajectory is not None:
         trajectory = attempt.trajectory.record
         _write(directory / "patch.diff", trajectory.patch)
