@@ -98,7 +98,7 @@ class GroupHistory:
 
     @property
     def num_records(self) -> int:
-        return sum(map(len, self._records.values())) + len(self.unreadable)
+        return sum(map(len, self._records.values())) + len(self.unreadable) + len(self.retries)
 
     @property
     def outcomes(self) -> list[Delivery[Outcome]]:
@@ -161,13 +161,14 @@ class GroupHistory:
         return marks.get(letter)
 
     def observe(self, delivery: Delivery[PolicyVersion]) -> None:
-        """Takes a policy version in, in log order, after the records."""
+        """Takes a policy version in, in log order, after the records; once more does no harm."""
         self.lineage.observe(delivery.record)
         version = delivery.record
         sampled = [verdict.record.attempt for verdict in self.of(Verdict)]
         is_sampler = any(facts.policy_version_min <= version.version <= facts.policy_version_max for facts in sampled)
         trained = {(outcome.record.run_id, outcome.record.step) for outcome in self.of(Outcome)}
-        if is_sampler or (version.run_id, version.step) in trained:
+        is_known = any(known.ref == delivery.ref for known in self.versions)
+        if not is_known and (is_sampler or (version.run_id, version.step) in trained):
             self.versions.append(delivery)
 
 

@@ -54,6 +54,18 @@ def render_lines(lines: Sequence[LetterLine]) -> RenderableType:
     return rows
 
 
+def render_retries(found: Sequence[Retried]) -> RenderableType:
+    """What became of retries, a line for each."""
+    return Lines(
+        *(
+            Text(printable(retried.refusal), style="red")
+            if retried.refusal
+            else Text(f"{retried.letter} as {retried.retried_as}")
+            for retried in found
+        )
+    )
+
+
 def render_letter(letter: KnownLetter, topics: Sequence[Topic]) -> RenderableType:
     """One dead letter for people."""
     record, value = letter.record, held(letter, topics)
