@@ -11,7 +11,7 @@ from gagar.records import DeadLetter, LogRef
 from gagar.stream.memory.transport import MemoryLog, MemoryReader, MemoryTransport
 from gagar.stream.transport import Partition, RawRecord, Send
 from tests.audit_runs import make_run, way_of
-from tests.builders import make_request
+from tests.builders import make_ref, make_request, make_verdict
 from tests.contract.world import make_trajectory
 from tests.logs import NUM_PARTITIONS, append, empty_log, lay, transport_of
 from topology.topics import TOPICS
@@ -93,6 +93,16 @@ async def test_what_retention_has_taken_is_named_and_the_rest_is_found() -> None
         LogRef(topic="trajectory-tokens", partition=number, offset=offset) for offset in range(4)
     ]
     assert len([raw for raw in raws if raw.at.topic == "trajectories"]) == 3
+
+
+async def test_a_reference_that_leads_nowhere_is_missing_at_once() -> None:
+    log = empty_log()
+    append(log, make_request(group_size=1))
+    beyond, elsewhere = make_ref("trajectories", 7), make_ref("trajectories", 0, partition=99)
+    append(log, make_verdict(trajectory=beyond, tokens=None))
+    append(log, make_verdict(trajectory=elsewhere, tokens=None))
+    _, missing = await collected(log, "t-000000")
+    assert missing == [beyond, elsewhere]
 
 
 async def test_a_record_that_nobody_can_read_is_found_by_its_key_and_by_its_dead_letter() -> None:
