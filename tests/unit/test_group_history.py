@@ -49,7 +49,8 @@ async def test_a_trained_group_is_told_from_its_request_to_its_step() -> None:
     assert first.advantage.grpo_advantage == 0.5
     assert first.advantage.advantage > 0.5
     assert [version.record.version for version in history.versions] == [0, 1]
-    assert history.missing == history.unreadable == []
+    assert not history.missing
+    assert not history.unreadable
 
 
 async def test_the_object_holds_every_reference_and_no_transcript() -> None:
