@@ -1,4 +1,4 @@
-"""Follows a group until it has ended, or the policy versions until one that is waited for.
+"""Follows a group until it has ended, or the policy versions until the one that is waited for.
 
 In: a transport, the topics of a run, what to follow. Out: each record that comes, to `tell`; the history at the end. Kept: that
 history. It waits as long as it takes: a run that nobody works on brings nothing.
@@ -14,6 +14,7 @@ from gagar.history.choosing import topic_of
 from gagar.history.collecting import spans_between
 from gagar.history.group import GroupHistory, ended_as, read_group
 from gagar.history.plain import moment, one_line, printable
+from gagar.history.steps import VersionTable
 from gagar.records import DeadLetter, Outcome, PolicyVersion, Trajectory, TrajectoryTokens, Verdict
 from gagar.stream.handlers import Delivery
 from gagar.stream.readers.scans import scan_raw, scan_transport
@@ -36,6 +37,7 @@ async def follow_group(transport: Transport, topics: Sequence[Topic], group_id: 
         spans = {at: (end, end) for at, (_, end) in ends.items()}
         async with aclosing(scan_raw(transport, chosen, follow=True, spans=spans)) as raws:
             await _follow(history, raws, topic_of(topics, PolicyVersion), tell)
+        history = await read_group(transport, topics, group_id)  # topics are followed side by side: some may lag behind
     return history
 
 
@@ -67,15 +69,31 @@ def _observe(history: GroupHistory, raw: RawRecord, topic: Topic) -> None:
         return
 
 
-async def follow_versions(
-    transport: Transport, topics: Sequence[Topic], tell: Tell, is_awaited: Callable[[PolicyVersion], bool]
-) -> None:
-    """Returns with the first version that `is_awaited`, or with the planned end of the run. Raises UnavailableError."""
-    async with aclosing(scan_transport(transport, [topic_of(topics, PolicyVersion)], follow=True)) as deliveries:
+async def follow_versions(transport: Transport, topics: Sequence[Topic], tell: Tell, step: int | None) -> None:
+    """Returns when a version of that step or a later one counts, or with the planned end of the run, which alone is waited for if
+    no step is named. Raises UnavailableError."""
+    topic = topic_of(topics, PolicyVersion)
+    places = await partitions_of(transport, [topic])
+    spans = {at: (end, end) for at, (_, end) in (await spans_between(transport, places, 0.0, math.inf)).items()}
+    table = await VersionTable.read(transport, topics)
+    for version in table.versions:
+        tell(version.delivery)
+    seen = {version.delivery.ref for version in table.versions}
+    if any(version.survives and _is_awaited(version.record, step) for version in table.versions):
+        return
+    async with aclosing(scan_transport(transport, [topic], follow=True, spans=spans)) as deliveries:
         async for delivery in deliveries:
+            if delivery.ref in seen:
+                continue
             tell(delivery)
-            if is_awaited(delivery.record) or delivery.record.is_last:
+            table.lineage.observe(delivery.record)
+            record = delivery.record
+            if table.lineage.survives(record.run_id, record.step) and _is_awaited(record, step):
                 return
+
+
+def _is_awaited(version: PolicyVersion, step: int | None) -> bool:
+    return version.is_last or (step is not None and version.step >= step)
 
 
 def line_of(delivery: Delivery[Any]) -> str:

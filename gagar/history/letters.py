@@ -188,8 +188,11 @@ class Retrier:
 
 async def _read(transport: Transport, topic: Topic, ref: LogRef) -> tuple[RawRecord, DeadLetter]:
     """Raises BadRecordError if there is no dead letter at a place."""
-    references = LogReferences(transport, [topic])
+    references, at = LogReferences(transport, [topic]), Partition(ref.topic, ref.partition)
+    begin, end = (await spans_between(transport, await partitions_of(transport, [topic]), 0.0, math.inf)).get(at, (0, 0))
     try:
+        if not begin <= ref.offset < end:
+            raise BadRecordError(f"expected a dead letter, got none: the partition holds offsets {begin} to {end - 1}")
         raw = await references.find(ref)
         record = decode(DeadLetter, raw.value or b"")
         if record.retried_as is not None:
