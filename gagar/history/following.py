@@ -70,26 +70,32 @@ def _observe(history: GroupHistory, raw: RawRecord, topic: Topic) -> None:
 
 
 async def follow_versions(transport: Transport, topics: Sequence[Topic], tell: Tell, step: int | None) -> None:
-    """Returns when a version of that step or a later one counts, or with the planned end of the run, which alone is waited for if
-    no step is named. Raises UnavailableError."""
+    """Returns when a version of that step or a later one counts, or with the planned end of the run; without a step only with
+    that. Raises UnavailableError."""
     topic = topic_of(topics, PolicyVersion)
     places = await partitions_of(transport, [topic])
     spans = {at: (end, end) for at, (_, end) in (await spans_between(transport, places, 0.0, math.inf)).items()}
     table = await VersionTable.read(transport, topics)
     for version in table.versions:
         tell(version.delivery)
+    if not any(version.survives and _is_awaited(version.record, step) for version in table.versions):
+        async with aclosing(scan_transport(transport, [topic], follow=True, spans=spans)) as deliveries:
+            await _follow_lineage(table, deliveries, tell, step)
+
+
+async def _follow_lineage(
+    table: VersionTable, deliveries: AsyncIterator[Delivery[PolicyVersion]], tell: Tell, step: int | None
+) -> None:
+    """Tells what the table has not got yet, until the one that is awaited."""
     seen = {version.delivery.ref for version in table.versions}
-    if any(version.survives and _is_awaited(version.record, step) for version in table.versions):
-        return
-    async with aclosing(scan_transport(transport, [topic], follow=True, spans=spans)) as deliveries:
-        async for delivery in deliveries:
-            if delivery.ref in seen:
-                continue
-            tell(delivery)
-            table.lineage.observe(delivery.record)
-            record = delivery.record
-            if table.lineage.survives(record.run_id, record.step) and _is_awaited(record, step):
-                return
+    async for delivery in deliveries:
+        if delivery.ref in seen:
+            continue
+        tell(delivery)
+        record = delivery.record
+        table.lineage.observe(record)
+        if table.lineage.survives(record.run_id, record.step) and _is_awaited(record, step):
+            return
 
 
 def _is_awaited(version: PolicyVersion, step: int | None) -> bool:
