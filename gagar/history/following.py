@@ -26,17 +26,20 @@ from gagar.stream.transport import Partition, RawRecord, Transport
 Tell = Callable[[Delivery[Any]], None]
 
 
-async def follow_group(transport: Transport, topics: Sequence[Topic], group_id: str, tell: Tell) -> GroupHistory:
-    """The history of a group that has ended; of one that is not there, an empty one at once. Raises UnavailableError."""
+async def follow_group(
+    transport: Transport, topics: Sequence[Topic], group_id: str, tell: Tell, sample: int | None = None
+) -> GroupHistory:
+    """The history of a group that has ended, or of which a sample has its verdict; of one that is not there, an empty one at
+    once. Raises UnavailableError."""
     chosen = await _partitions(transport, topics, group_id)
     ends = await spans_between(transport, chosen, 0.0, math.inf)
     history = await read_group(transport, topics, group_id)
     for delivery in sorted(history.deliveries, key=lambda delivery: delivery.at):
         tell(delivery)
-    if history.num_records and not history.outcomes:
+    if history.num_records and not _has_ended(history, sample):
         spans = {at: (end, end) for at, (_, end) in ends.items()}
         async with aclosing(scan_raw(transport, chosen, follow=True, spans=spans)) as raws:
-            await _follow(history, raws, topic_of(topics, PolicyVersion), tell)
+            await _follow(history, raws, topic_of(topics, PolicyVersion), tell, sample)
         history = await read_group(transport, topics, group_id)  # topics are followed side by side: some may lag behind
     return history
 
@@ -50,15 +53,21 @@ async def _partitions(transport: Transport, topics: Sequence[Topic], group_id: s
     return [at for at in places if at.number == number or at.topic in ungrouped]
 
 
-async def _follow(history: GroupHistory, raws: AsyncIterator[RawRecord], versions: Topic, tell: Tell) -> None:
-    """Takes in what comes until the group has ended."""
+def _has_ended(history: GroupHistory, sample: int | None) -> bool:
+    return bool(history.outcomes) or any(found.record.sample_index == sample for found in history.of(Verdict))
+
+
+async def _follow(
+    history: GroupHistory, raws: AsyncIterator[RawRecord], versions: Topic, tell: Tell, sample: int | None
+) -> None:
+    """Takes in what comes until the group, or the sample, has ended."""
     seen = {delivery.ref for delivery in history.deliveries}
     async for raw in raws:
         if raw.at.topic == versions.name:
             _observe(history, raw, versions)
         elif raw.ref not in seen and (found := history.add(raw)) is not None:
             tell(found)
-        if history.outcomes:
+        if _has_ended(history, sample):
             return
 
 

@@ -44,6 +44,23 @@ async def test_a_group_that_has_ended_or_is_not_there_is_not_waited_for() -> Non
     assert nobody.num_records == 0
 
 
+async def test_an_attempt_is_followed_until_its_verdict() -> None:
+    log, told = empty_log(), list[Delivery[Any]]()
+    for sample in range(2):
+        append(log, make_request(sample_index=sample, group_size=2))
+    following = asyncio.create_task(follow_group(transport_of(log), TOPICS, "t-000000", told.append, 1))
+    while len(told) < 2:
+        await asyncio.sleep(0)
+    append(log, make_verdict(sample_index=0, tokens=None))
+    while len(told) < 3:
+        await asyncio.sleep(0)
+    assert not following.done()
+    append(log, make_verdict(sample_index=1, tokens=None))
+    history = await asyncio.wait_for(following, 10)
+    assert history.attempts[1].judged is not None
+    assert not history.outcomes
+
+
 async def test_versions_are_followed_to_the_one_awaited_or_to_the_planned_end() -> None:
     log = empty_log()
     for number in range(3):

@@ -147,12 +147,12 @@ async def _with_transport(resources: Resources, read: Callable[[Transport], Coro
             return await read(transport)
 
 
-async def _group(resources: Resources, group_id: str, is_followed: bool) -> GroupHistory:
-    """Raises ConfigError if there is no such group."""
+async def _group(resources: Resources, group_id: str, is_followed: bool, sample: int | None = None) -> GroupHistory:
+    """A group; followed, it or a sample of it has ended. Raises ConfigError if there is no such group."""
 
     async def read(transport: Transport) -> GroupHistory:
         if is_followed:
-            return await follow_group(transport, TOPICS, group_id, _tell_line)
+            return await follow_group(transport, TOPICS, group_id, _tell_line, sample)
         return await read_group(transport, TOPICS, group_id)
 
     history = await _with_transport(resources, read)
@@ -173,7 +173,7 @@ async def _attempt(
         group_id, sample = await _with_transport(resources, partial(_sample_at, wanted))
     else:
         group_id, sample = wanted
-    history = await _group(resources, group_id, is_followed)
+    history = await _group(resources, group_id, is_followed, sample)
     for attempt in history.attempts:
         if attempt.sample_index == sample:
             return history, attempt
