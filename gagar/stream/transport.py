@@ -122,6 +122,10 @@ class Reader(Protocol):
     async def ends(self) -> dict[Partition, int]:
         """The last stable offset of each partition, asked for now."""
 
+    async def offsets_at(self, time: float, /) -> dict[Partition, int]:
+        """The first offset of each partition whose record the broker took at `time` (Unix seconds) or later; the last stable
+        offset where there is none."""
+
     async def close(self) -> None: ...
 
 
@@ -161,6 +165,9 @@ class Transport(Protocol):
 
     async def describe(self, topics: Sequence[Topic], /) -> dict[str, TopicIdentity]:
         """Those of the topics that exist, by name, as they are now."""
+
+    def number_of(self, key: bytes, num_partitions: int, /) -> int:
+        """The partition of so many that a producer writes records of a key to."""
 
     def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> Membership:
         """A membership that joins as it runs; `owner` is told of each division."""

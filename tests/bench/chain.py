@@ -2,17 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from gagar.broker.address import BrokerState
 from gagar.config import KafkaTable
 from gagar.records import RolloutRequest, encode
-from gagar.stream.handlers import Delivery
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.client import KafkaTransport
 from gagar.stream.kafka.initial_offsets import commit_initial_offsets
@@ -92,8 +91,7 @@ class Driver:
 
     async def watch(self, topic: Topic, seen: dict[str, float], count: int) -> None:
         """Notes when the first record of each group became visible, until there are `count` groups."""
-        found = cast(AsyncGenerator[Delivery[Any], None], scan_transport(self._transport, [topic], follow=True))
-        async with aclosing(found) as deliveries:
+        async with aclosing(scan_transport(self._transport, [topic], follow=True)) as deliveries:
             async for delivery in deliveries:
                 seen.setdefault(delivery.key, time.time())
                 if len(seen) >= count:

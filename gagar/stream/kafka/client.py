@@ -18,6 +18,7 @@ import aiokafka
 from aiokafka import errors
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from gagar.broker.address import no_cluster
@@ -81,6 +82,9 @@ class KafkaTransport:
             async with asyncio.timeout(CONNECT_S):
                 found = await topic_identities(self._client._client, list(names))
         return {names[name]: identity for name, identity in found.items()}
+
+    def number_of(self, key: bytes, num_partitions: int, /) -> int:
+        return int(DefaultPartitioner()(key, range(num_partitions), ()))
 
     def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> "KafkaMembership":
         names = [self._prefix + topic.name for topic in topics]
@@ -259,6 +263,13 @@ class KafkaReader:
             async with asyncio.timeout(CONNECT_S):
                 ends = await self._consumer.end_offsets(list(self._names.values()))
         return {self._ats[name]: end for name, end in ends.items()}
+
+    async def offsets_at(self, time: float, /) -> dict[Partition, int]:
+        ends = await self.ends()
+        with translated("offsets of a time"):
+            async with asyncio.timeout(CONNECT_S):
+                found = await self._consumer.offsets_for_times(dict.fromkeys(self._names.values(), int(time * 1000)))
+        return {at: min(found[name].offset, ends[at]) if found[name] else ends[at] for at, name in self._names.items()}
 
     async def close(self) -> None:
         await stopped(self._consumer.stop(), "reader")

@@ -73,6 +73,11 @@ class PartitionLog(msgspec.Struct, kw_only=True):
                 return self.start + i
         return self.end
 
+    def offset_at(self, time: float) -> int:
+        """The first offset of a record of that time or later, or the last stable one."""
+        later = (self.start + i for i, entry in enumerate(self.entries) if entry.time and entry.time >= time)
+        return min(next(later, self.end), self.last_stable)
+
 
 class MemoryLog:
     """The cluster: shared by the transports of all processes of a test."""
@@ -119,7 +124,7 @@ class MemoryLog:
         """Writes a record; without a transaction it is visible at once. Raises RefusedError."""
         if len(send.value or b"") > self._topics[send.topic].max_record_bytes:
             raise RefusedError(f"{send.topic}: expected a smaller record, got {len(send.value or b'')} bytes")
-        where = Partition(send.topic, zlib.crc32(send.key) % self.num_partitions(send.topic))
+        where = Partition(send.topic, number_of(send.key, self.num_partitions(send.topic)))
         log = self.partitions[where]
         moment = time.time() if at is None else at
         entry = Entry(key=send.key, value=send.value, headers=send.headers, time=moment, transaction=transaction)
@@ -174,6 +179,11 @@ class MemoryLog:
         await bounded(self._changed.wait(), timeout_s)
 
 
+def number_of(key: bytes, num_partitions: int) -> int:
+    """The partition of a key."""
+    return zlib.crc32(key) % num_partitions
+
+
 class MemoryTransport:
     """`gagar.stream.transport.Transport`; one for each process of a test."""
 
@@ -203,6 +213,9 @@ class MemoryTransport:
         await moment()
         found = {topic.name: self.log.num_partitions(topic.name) for topic in topics}
         return {name: TopicIdentity(str(self.log.lives.get(name, 0)), num) for name, num in found.items() if num}
+
+    def number_of(self, key: bytes, num_partitions: int, /) -> int:
+        return number_of(key, num_partitions)
 
     def join(self, group: str, topics: Sequence[Topic], owner: Owner, /) -> MemoryMembership:
         num_partitions = self.log.num_partitions(topics[0].name)
@@ -344,6 +357,10 @@ class MemoryReader:
     async def ends(self) -> dict[Partition, int]:
         await moment()
         return {at: self._log.partitions[at].last_stable for at in self._partitions}
+
+    async def offsets_at(self, time: float, /) -> dict[Partition, int]:
+        await moment()
+        return {at: self._log.partitions[at].offset_at(time) for at in self._partitions}
 
     async def close(self) -> None:
         await moment()

@@ -52,6 +52,11 @@ class LogReferences:
                 raws[ref] = await self._read_or_reopen(ref)
         return [_decoded(raws[ref], record_type) for ref in refs]
 
+    async def find(self, ref: LogRef) -> RawRecord:
+        """The record at `ref` as it lies in the log; raises BadRecordError if there is none any more, UnavailableError."""
+        async with self._turn:
+            return await self._read_or_reopen(ref)
+
     async def close(self) -> None:
         """Raises nothing."""
         reader, self._reader = self._reader, None

@@ -2,13 +2,15 @@
 
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from gagar.errors import BadRecordError
 from gagar.stream.handlers import Delivery
 from gagar.stream.limits import RuntimeLimits
 from gagar.stream.readers.watched import WatchedReader, partitions_of
+from gagar.stream.retries import mark_in
 from gagar.stream.routing import to_delivery
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, RawRecord, Transport
@@ -21,23 +23,35 @@ Spans = Mapping[Partition, tuple[int, int]]
 
 async def scan_transport(
     transport: Transport, topics: Sequence[Topic], *, follow: bool = False, spans: Spans | None = None
-) -> AsyncIterator[Delivery[Any]]:
+) -> AsyncGenerator[Delivery[Any], None]:
     """Committed records to the present ends (or on and on with `follow`), decoded; per partition in log order.
 
-    Tombstones and bad records are skipped, the latter with a warning. `spans`: where to begin and end instead. Raises
+    Tombstones, retries and bad records are skipped, the latter with a warning. `spans`: where to begin and end instead. Raises
     UnavailableError if a topic is not there, or (but with `follow`, which waits) if the log falls silent before the end.
     """
     by_name = {topic.name: topic for topic in topics}
     partitions = await partitions_of(transport, topics)
+    spans = {at: spans[at] for at in partitions} if spans is not None else None
+    async with aclosing(scan_raw(transport, partitions, follow=follow, spans=spans)) as raws:
+        async for raw in raws:
+            delivery = _decoded(raw, by_name[raw.at.topic])
+            if delivery is not None:
+                yield delivery
+
+
+async def scan_raw(
+    transport: Transport, partitions: Sequence[Partition], *, follow: bool = False, spans: Spans | None = None
+) -> AsyncGenerator[RawRecord, None]:
+    """The same of some partitions as they lie in the log, with tombstones and bad records."""
     stall_s = math.inf if follow else RuntimeLimits().stall_s
-    reader = WatchedReader(f"scan of {','.join(by_name)}", transport, partitions, stall_s)
+    topics = dict.fromkeys(at.topic for at in partitions)
+    reader = WatchedReader(f"scan of {','.join(topics)}", transport, partitions, stall_s)
     try:
         ends = await _begin(reader, partitions, spans)
         while follow or not reader.has_reached(ends):
             for raw in await reader.poll_what_is_left():
-                delivery = _decoded(raw, by_name[raw.at.topic])
-                if delivery is not None and (follow or raw.offset < ends[raw.at]):
-                    yield delivery
+                if follow or raw.offset < ends[raw.at]:
+                    yield raw
     finally:
         await reader.close()
 
@@ -53,8 +67,8 @@ async def _begin(reader: WatchedReader, partitions: Sequence[Partition], spans: 
 
 
 def _decoded(raw: RawRecord, topic: Topic) -> Delivery[Any] | None:
-    """None for a tombstone and for a bad record, which is told."""
-    if raw.value is None:
+    """None for a tombstone, for a retry, whose original was there before, and for a bad record, which is told."""
+    if raw.value is None or mark_in(raw.headers) is not None:
         return None
     try:
         return to_delivery(raw, topic)

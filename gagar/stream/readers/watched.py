@@ -58,6 +58,15 @@ class WatchedReader:
             await self.close()
             raise
 
+    async def offsets_at(self, time: float) -> dict[Partition, int]:
+        """The first offset of each partition whose record is of that time or later, or its end; best asked before the first
+        poll too."""
+        try:
+            return await (await self._opened()).offsets_at(time)
+        except UnavailableError:
+            await self.close()
+            raise
+
     async def poll(self, timeout_s: float, max_records: int) -> list[RawRecord]:
         """The next records; raises OutOfRangeError, and UnavailableError, after which the next poll reads on at `positions`."""
         try:

@@ -1,0 +1,1 @@
+"""What the log holds of one thing: groups and all that they refer to, found by key and by reference."""
