@@ -49,6 +49,23 @@ def reading_options(command: Callable[..., T]) -> Callable[..., T]:
 def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool) -> Run:
     """The run as it was started last, or as it is given if nothing is saved of it; tells on stderr which one it is and how it
     differs from what is given. Raises ConfigError."""
+    given, saved = _given_and_saved(run_path, overrides, is_file_given)
+    if saved is None:
+        return given
+    for line in differences(settings_of(saved), settings_of(given)):
+        click.echo(f"run {saved.run.name}: {line}; it is read as it was", err=True)
+    return saved
+
+
+def run_to_replay(run_path: str, overrides: Sequence[str], *, is_file_given: bool) -> Run:
+    """The same run with what is given now in place of what it was started with, on the cluster that it is on. Raises
+    ConfigError."""
+    given, saved = _given_and_saved(run_path, overrides, is_file_given)
+    return given if saved is None else replace(given, kafka=saved.kafka)
+
+
+def _given_and_saved(run_path: str, overrides: Sequence[str], is_file_given: bool) -> tuple[Run, Run | None]:
+    """A run as it is given, over what is saved of it unless a run file is given; and as it was started last, if it was."""
     given = open_run(run_path, overrides)
     is_named = is_file_given or any(override.partition("=")[0].strip() == "run.name" for override in overrides)
     if not is_named and (names := run_names(given.dir)):
@@ -59,12 +76,9 @@ def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool)
     saved = saved_run(given)
     if saved is None:
         check_table_names(given)
-        return given
-    if not is_file_given:
+    elif not is_file_given:
         given = load_run(saved.directory / FILE, (*overrides, f"run.dir={given.dir}"))
-    for line in differences(settings_of(saved), settings_of(given)):
-        click.echo(f"run {saved.run.name}: {line}; it is read as it was", err=True)
-    return saved
+    return given, saved
 
 
 @contextmanager
