@@ -132,9 +132,7 @@ def run_replay(run: Run, stage: Stage, directory: Path, chosen: ReplayChoice) ->
     with shown_progress() as view:
         replaying = StageReplay(resources, stage, directory, chosen, view)
         with cluster_to_read(run):
-            click.echo(
-                f"replay of {stage.name} in {directory}; the same command with --dir {directory} goes on with it", err=True
-            )
+            click.echo(f"replay into {directory}; after an interruption the same command with --dir there goes on", err=True)
             return asyncio.run(replaying.run(lambda shadows: create_topics(run, shadows)))
 
 

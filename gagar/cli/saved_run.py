@@ -58,10 +58,15 @@ def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool)
 
 
 def run_to_replay(run_path: str, overrides: Sequence[str], *, is_file_given: bool) -> Run:
-    """The same run with what is given now in place of what it was started with, on the cluster that it is on. Raises
+    """The same run as it was started last, but for the overrides; tells on stderr how a run file that is given differs. Raises
     ConfigError."""
     given, saved = _given_and_saved(run_path, overrides, is_file_given)
-    return given if saved is None else replace(given, kafka=saved.kafka)
+    if saved is None:
+        return given
+    replayed = load_run(saved.directory / FILE, (*overrides, f"run.dir={given.dir}"))
+    for line in differences(settings_of(replayed), settings_of(given)):
+        click.echo(f"run {saved.run.name}: {line} in the run file; it is replayed as it was started, but for --set", err=True)
+    return replace(replayed, kafka=saved.kafka)
 
 
 def _given_and_saved(run_path: str, overrides: Sequence[str], is_file_given: bool) -> tuple[Run, Run | None]:

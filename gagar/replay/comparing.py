@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
-from gagar.records import RUN_FACT, Record
+from gagar.records import RUN_FACT, Outcome, Record
 
 MAX_VALUES = 20
 """Pairs of values of a field that a tally tells apart."""
@@ -40,13 +40,18 @@ class FieldChange(msgspec.Struct, frozen=True, kw_only=True):
 def changes_between(before: Record, now: Record) -> list[FieldChange]:
     """What has changed; nothing if both say the same."""
     if type(before) is not type(now):
-        return [FieldChange(path="record", before=tag_of(before), now=tag_of(now))]
+        return [FieldChange(path="record", before=title_of(before), now=title_of(now))]
     return list(_changes("", before, now))
 
 
 def tag_of(record: Record) -> str:
     """What kind of record it is. Example: `verdict/1`."""
     return str(type(record).__struct_config__.tag)
+
+
+def title_of(record: Record) -> str:
+    """A record in a word or two. Example: `group/1`, `outcome/1 dropped all_failed`."""
+    return f"{tag_of(record)} {record.kind} {record.reason}".rstrip() if isinstance(record, Outcome) else tag_of(record)
 
 
 @cache
@@ -91,7 +96,7 @@ class FieldTally(msgspec.Struct, kw_only=True):
     largest: float = 0.0
     """Of numbers: the largest difference."""
     values: dict[str, int] = {}
-    """Of texts: how often which became which. Example: `passed -> failed`."""
+    """Of texts, and of yes and no: how often which became which. Example: `passed -> failed`."""
 
 
 class ChangeTally:
@@ -117,9 +122,13 @@ class ChangeTally:
 
     def _count(self, tally: FieldTally, before: Any, now: Any) -> None:
         tally.count += 1
-        if isinstance(before, int | float) and isinstance(now, int | float):
-            tally.largest = max(tally.largest, abs(now - before))
-        elif isinstance(before, str) and isinstance(now, str):
-            pair = f"{before or 'none'} -> {now or 'none'}"[:MAX_VALUE_CHARS]
+        if isinstance(before, str | bool) and isinstance(now, str | bool):
+            pair = f"{_text(before)} -> {_text(now)}"[:MAX_VALUE_CHARS]
             known = pair if pair in tally.values or len(tally.values) < MAX_VALUES else OTHERS
             tally.values[known] = tally.values.get(known, 0) + 1
+        elif isinstance(before, int | float) and isinstance(now, int | float):
+            tally.largest = max(tally.largest, abs(now - before))
+
+
+def _text(value: str | bool) -> str:
+    return (value or "none") if isinstance(value, str) else str(value).lower()

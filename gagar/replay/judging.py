@@ -13,7 +13,7 @@ import msgspec
 
 from gagar.records import DeadLetter, Record
 from gagar.replay.answers import StageAnswer, read_answers
-from gagar.replay.comparing import ChangeTally, FieldChange, FieldTally, changes_between, tag_of
+from gagar.replay.comparing import ChangeTally, FieldChange, FieldTally, changes_between, tag_of, title_of
 from gagar.replay.plan import ReplayPlan
 from gagar.replay.recorded import Recorded, name_of
 from gagar.replay.selection import task_of
@@ -156,5 +156,5 @@ def _changes(was: Record, answer: StageAnswer) -> list[FieldChange]:
         before = was.error.strip().splitlines()[-1] if isinstance(was, DeadLetter) and was.error.strip() else ""
         return [] if is_dead and answer.error else [FieldChange(path="dead_letter", before=before, now=answer.error)]
     if len(answer.outputs) != 1:
-        return [FieldChange(path="record", before=tag_of(was), now=", ".join(map(tag_of, answer.outputs)))]
+        return [FieldChange(path="record", before=title_of(was), now=", ".join(map(title_of, answer.outputs)))]
     return changes_between(was, answer.outputs[0])

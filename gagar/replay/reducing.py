@@ -65,8 +65,8 @@ class Units:
                 yield from self._settled(key, unit, self._reducer.expire(unit.state, now), is_expired=True)
 
     def _begun(self, delivery: Delivery[Any]) -> OpenUnit | None:
-        """The state of a group that its first record of the first topic opens; none of one that is not selected. Any other record
-        without an open group is late, or of one that is not selected."""
+        """The state of a group that a record of the first topic opens. Another record without an open group is late, or of one
+        that is not selected."""
         if delivery.ref.topic != self._first or not self._selection.takes(delivery):
             return None
         state = self._reducer.start(delivery.key)

@@ -46,11 +46,15 @@ def as_tables(result: ReplayResult) -> Iterator[RenderableType]:
 def _sum(result: ReplayResult) -> str:
     counts = [f"{result.records} replayed"]
     if result.is_compared:
-        counts += [f"{result.equal} equal", f"{result.changed} changed in {result.groups_changed} groups"]
+        counts += [f"{result.equal} equal", f"{result.changed} changed in {_groups(result.groups_changed)}"]
         counts += [f"{result.unrecorded} not recorded"] if result.unrecorded else []
     counts += [f"{result.dead_letters} dead letters"] if result.dead_letters else []
     counts += [f"{result.missing} missing"]
     return f"{result.stage}: {', '.join(counts)}; in {result.directory}"
+
+
+def _groups(count: int) -> str:
+    return f"{count} group{'' if count == 1 else 's'}"
 
 
 def _differences(result: ReplayResult) -> Table:

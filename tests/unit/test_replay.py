@@ -70,6 +70,7 @@ async def test_other_weights_change_advantages_and_are_told_by_field_and_in_sum(
     assert result.fields["members.weight"].largest == pytest.approx(0.3)
     assert result.fields["members.advantage"].count >= 6
     assert "members.grpo_advantage" not in result.fields
+    assert result.fields["was_capped"].values == {"true -> false": 3}
     change = next(change for change in result.differences[0].changes if change.path == "members[2].weight")
     assert (change.before, change.now) == (0.2, 0.5)
     lines = (past.directory / "replay/differences.jsonl").read_text().splitlines()
@@ -113,6 +114,20 @@ async def test_inputs_that_retention_took_are_named_and_count_as_no_change(past:
     assert result.retired == [f"trajectories[{at}]: offsets below {lost[-1].offset + 1} are gone: retention took them"]
 
 
+async def test_what_retention_takes_while_a_replay_is_interrupted_is_named_too(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effects, "MAX_TRIES", 1)
+    ScriptedSandbox.asked.clear()
+    ScriptedSandbox.down_at = 1
+    with pytest.raises(UnavailableError, match="sandbox"):
+        await past.replay(VERIFIER, "stream.window=1")
+    past.log.truncate(Partition("trajectories", 1), 2)
+    result = await past.replay(VERIFIER, "stream.window=1")
+    assert (result.records, result.missing) == (17, 2)
+    assert result.missing_names == ["trajectories[1]@0", "trajectories[1]@1"]
+
+
 async def test_a_group_that_is_not_there_is_named(past: Past) -> None:
     result = await past.replay(GRADER, selection=Selection(groups=frozenset({"t-1", "t-99"})), is_diff=False)
     assert (result.records, result.missing, result.missing_names, result.is_compared) == (1, 1, ["t-99"], False)
@@ -154,7 +169,7 @@ async def test_a_replay_that_was_interrupted_goes_on_where_it_was(past: Past, mo
     path = past.directory / "replay/records.jsonl"
     assert len(path.read_text().splitlines()) == len(ScriptedSandbox.asked) == 7
     with path.open("ab") as file:
-        file.write(b'{"input":{"topic":"traj')
+        file.write(b'{"input":{"topic":"traj' + b"e" * 100_000)
     result = await past.replay(VERIFIER, "stream.window=1")
     assert (result.records, result.equal, len(ScriptedSandbox.asked)) == (19, 19, 19)
     assert len({str(answer.input) for answer in read_answers(past.directory / "replay")}) == 19

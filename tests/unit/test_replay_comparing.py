@@ -71,7 +71,8 @@ def test_a_member_that_is_not_there_any_more_is_a_change() -> None:
 
 
 def test_another_kind_of_record_is_one_change() -> None:
-    assert changes_between(GROUP, make_outcome()) == [FieldChange(path="record", before="group/1", now="outcome/1")]
+    expected = FieldChange(path="record", before="group/1", now="outcome/1 dropped all_failed")
+    assert changes_between(GROUP, make_outcome(kind="dropped", reason="all_failed")) == [expected]
 
 
 @pytest.mark.parametrize(("before", "now"), [(0.1, math.nextafter(0.1, 1)), (0.0, -0.0)])

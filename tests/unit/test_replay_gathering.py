@@ -70,7 +70,7 @@ async def test_another_time_of_grace_changes_how_a_group_ends(past: Past) -> Non
     past.write(make_outcome("t-0", "dropped", reason="too_few_valid", num_requested=2, num_valid=1, num_passed=1), at=DUE)
     result = await past.replay(GATHERER, "gatherer.grace_s=60")
     assert (result.records, result.changed) == (1, 1)
-    assert result.fields["record"].values == {"outcome/1 -> group/1": 1}
+    assert result.fields["record"].values == {"outcome/1 dropped too_few_valid -> group/1": 1}
 
 
 async def test_a_group_whose_verdicts_retention_took_says_nothing_and_is_named(past: Past) -> None:
