@@ -15,8 +15,6 @@ from typing import Any
 import click
 import msgspec
 from click.core import ParameterSource
-from rich.console import Console
-from rich.progress import Progress
 
 from gagar.broker.address import cluster_now
 from gagar.cli.audit import since_time
@@ -25,7 +23,6 @@ from gagar.cli.saved_run import cluster_to_read, run_to_replay
 from gagar.config import Run
 from gagar.replay.judging import ReplayResult
 from gagar.replay.selection import OffsetRange, Selection
-from gagar.replay.view import as_object, as_tables
 from gagar.stream.spec import Stage, Topic
 from topology.composition import check_tables
 from topology.replay import ReplayChoice, ReplayView, StageReplay, find_replayed
@@ -147,6 +144,9 @@ def create_topics(run: Run, shadows: Sequence[Topic]) -> None:
 @contextmanager
 def shown_progress() -> Iterator[ReplayView]:
     """A bar on a terminal, else a line now and then; both on stderr."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield LineView()
@@ -176,6 +176,10 @@ class LineView:
 
 def show(result: ReplayResult, is_json: bool) -> None:
     """On stdout."""
+    from rich.console import Console
+
+    from gagar.replay.view import as_object, as_tables
+
     if is_json:
         click.echo(msgspec.json.encode(as_object(result)).decode())
         return

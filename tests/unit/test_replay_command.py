@@ -130,3 +130,22 @@ def test_offsets_are_taken_as_messages_write_them(past: Past) -> None:
     [first, *_] = [ref for ref in past.log.partitions if ref.topic == "graded-groups" and past.log.partitions[ref].entries]
     told = last_object(invoke(past, "advantage-publisher", "--json", "--offsets", f"graded-groups[{first.number}]@0-0"))
     assert told["records"] == 1
+
+
+def test_a_bar_on_a_terminal_leaves_stdout_to_the_object(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    result = invoke(past, "advantage-publisher", "--json")
+    assert last_object(result)["records"] == len(result.stdout.splitlines()) + 1
+    assert "replaying" in result.stderr
+
+
+def test_elsewhere_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    view = command.LineView()
+    for done in range(4):
+        now[0] += command.LINE_S / 2
+        view("replaying", done, 9)
+    now[0] += command.LINE_S
+    view("comparing", 5, None)
+    assert capsys.readouterr().err.splitlines() == ["replaying 1 of 9 offsets", "replaying 3 of 9 offsets", "comparing 5"]
