@@ -13,7 +13,7 @@ from msgspec import Meta
 from gagar.config import Table
 from gagar.errors import BadRecordError
 from gagar.grading.protocol import UnusableGradeError, check_grades
-from gagar.groups.advantages import grpo_advantages, redistribute, tier_weights
+from gagar.groups.advantages import TierWeights, grpo_advantages, redistribute, tier_weights
 from gagar.records import GradedGroup, GroupAdvantages, LogRef, MemberAdvantage, Verdict
 from gagar.stream.handlers import Transform
 from topology.resources import Resources
@@ -24,9 +24,11 @@ class Config(Table, frozen=True, kw_only=True):
 
     max_rescale: Annotated[float, Meta(ge=1, le=100)] = 1.5
     """Upper bound of the factor that restores the passing sum."""
+    weights: TierWeights = TierWeights()
+    """What tier and place of a passing member make of its advantage."""
 
 
-def member_weights(graded: GradedGroup) -> tuple[list[float], str]:
+def member_weights(graded: GradedGroup, weights: TierWeights) -> tuple[list[float], str]:
     """Factor of each member, [G], and why all are 1 if the grades do not count."""
     group = graded.group
     ones = [1.0] * len(group.members)
@@ -34,7 +36,7 @@ def member_weights(graded: GradedGroup) -> tuple[list[float], str]:
         return ones, graded.fallback
     try:
         check_grades(group, graded.grades)
-        factors = tier_weights(graded.grades)
+        factors = tier_weights(graded.grades, weights)
     except (UnusableGradeError, ValueError) as error:
         return ones, f"unusable: {error}"
     by_index = {grade.sample_index: factor for grade, factor in zip(graded.grades, factors, strict=True)}
@@ -44,7 +46,7 @@ def member_weights(graded: GradedGroup) -> tuple[list[float], str]:
 def assign_advantages(graded: GradedGroup, config: Config) -> list[GroupAdvantages]:
     """The group's advantages; raises BadRecordError for a passing member without tokens."""
     members = graded.group.members
-    weights, fallback = member_weights(graded)
+    weights, fallback = member_weights(graded, config.weights)
     passed = [member.status == "passed" for member in members]
     plain = grpo_advantages([member.reward for member in members])
     result = redistribute(plain, passed, weights, config.max_rescale)

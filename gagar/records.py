@@ -5,7 +5,7 @@ released version guard that. Unknown fields are ignored, unknown tags are bad re
 holds by the ten thousand is kept out of garbage collection (`gc=False`): it is frozen, so it cannot be part of a cycle.
 """
 
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -23,6 +23,11 @@ DropReason = Literal[
 """The gatherer's: all_passed, all_failed, too_few_valid, lost (no verdict came in time). The learner's: stale, untrainable (no
 sampled token with an advantage), non_finite (loss or gradient of its batch was no number), ended (the run was over), lost (its
 tokens are gone or wrong). Any stage's: dead_letter."""
+
+
+RUN_FACT = msgspec.Meta(extra={"is_run_fact": True})
+"""Marks a field that tells when or how long a handler worked, not what it answered: on the same input its next run may write
+another value. Comparisons of records (`gagar.replay.comparing`) leave it out."""
 
 
 class LogRef(msgspec.Struct, frozen=True, kw_only=True, order=True, gc=False):
@@ -201,7 +206,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict/1", gc=Fal
     """Measures of the patch against the task's tree; all 0 if nothing was tested."""
     patch_digest: str = ""
     """sha256 of the normalised patch; equal digests are the same solution."""
-    duration_s: float = 0.0
+    duration_s: Annotated[float, RUN_FACT] = 0.0
     """Seconds in the sandbox."""
 
     @property
@@ -334,7 +339,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome/1"):
     """Passing members without dead statement or edit outside the task."""
     num_sampled_tokens: int = 0
     """Over valid members."""
-    at: float = 0.0
+    at: Annotated[float, RUN_FACT] = 0.0
     """When the end was decided, Unix seconds."""
 
 

@@ -49,30 +49,52 @@ def reading_options(command: Callable[..., T]) -> Callable[..., T]:
     return wrapped
 
 
-def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool, is_told: bool = True) -> Run:
-    """The run as it was started last, or as it is given if nothing is saved of it; tells on stderr which one it is and how it
-    differs from what is given, if `is_told`. Raises ConfigError."""
+def on_stderr(text: str) -> None:
+    """For people."""
+    click.echo(text, err=True)
 
-    def say(text: str) -> None:
-        if is_told:
-            click.echo(text, err=True)
 
+def run_to_read(
+    run_path: str, overrides: Sequence[str], *, is_file_given: bool, tell: Callable[[str], None] = on_stderr
+) -> Run:
+    """The run as it was started last, or as it is given if nothing is saved of it; tells which one it is and how it differs
+    from what is given. Raises ConfigError."""
+    given, saved = _given_and_saved(run_path, overrides, is_file_given, tell)
+    if saved is None:
+        return given
+    for line in differences(settings_of(saved), settings_of(given)):
+        tell(f"run {saved.run.name}: {line}; it is read as it was")
+    return saved
+
+
+def run_to_replay(run_path: str, overrides: Sequence[str], *, is_file_given: bool) -> Run:
+    """The same run as it was started last, but for the overrides; tells on stderr how a run file that is given differs. Raises
+    ConfigError."""
+    given, saved = _given_and_saved(run_path, overrides, is_file_given, on_stderr)
+    if saved is None:
+        return given
+    replayed = load_run(saved.directory / FILE, (*overrides, f"run.dir={given.dir}"))
+    for line in differences(settings_of(replayed), settings_of(given)):
+        on_stderr(f"run {saved.run.name}: {line} in the run file; it is replayed as it was started, but for --set")
+    return replace(replayed, kafka=saved.kafka)
+
+
+def _given_and_saved(
+    run_path: str, overrides: Sequence[str], is_file_given: bool, tell: Callable[[str], None]
+) -> tuple[Run, Run | None]:
+    """A run as it is given, over what is saved of it unless a run file is given; and as it was started last, if it was."""
     given = open_run(run_path, overrides)
     is_named = is_file_given or any(override.partition("=")[0].strip() == "run.name" for override in overrides)
     if not is_named and (names := run_names(given.dir)):
         overrides = (*overrides, f"run.name={names[-1]}")
         given = open_run(run_path, overrides)
-        where = given.directory.parent
-        say(f"run {names[-1]}: the newest in {where}; name another one with --set run.name=NAME")
+        tell(f"run {names[-1]}: the newest in {given.directory.parent}; name another one with --set run.name=NAME")
     saved = saved_run(given)
     if saved is None:
         check_table_names(given)
-        return given
-    if not is_file_given:
+    elif not is_file_given:
         given = load_run(saved.directory / FILE, (*overrides, f"run.dir={given.dir}"))
-    for line in differences(settings_of(saved), settings_of(given)):
-        say(f"run {saved.run.name}: {line}; it is read as it was")
-    return saved
+    return given, saved
 
 
 @contextmanager

@@ -11,21 +11,37 @@ passing member, or a ranking that tells nothing apart, gives exactly GRPO.
 import math
 import operator
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from gagar.config import Table
 from gagar.records import Grade
 
-TOP_WEIGHT = 1.0
-"""The best tied group of tier 1."""
-CLEAN_WEIGHT = 0.9
-"""Others of tier 1."""
-UPPER_WEIGHT, LOWER_WEIGHT = 0.85, 0.40
-"""First and last tied group of tier 2; linear between."""
-SINGLE_WEIGHT = 0.625
-"""The only tied group of tier 2."""
-REJECTED_WEIGHT = 0.20
-"""Tier 3."""
+Factor = Annotated[float, Meta(gt=0, le=1, description="more than 0, at most 1")]
+"""What scales an advantage."""
+
+
+class TierWeights(Table, frozen=True, kw_only=True):
+    """The factor of a passing member by its tier and place."""
+
+    top: Factor = 1.0
+    """The best tied group of tier 1."""
+    clean: Factor = 0.9
+    """Others of tier 1."""
+    upper: Factor = 0.85
+    """The first tied group of tier 2; linear between this one and the last."""
+    lower: Factor = 0.40
+    """The last tied group of tier 2."""
+    single: Factor = 0.625
+    """The only tied group of tier 2."""
+    rejected: Factor = 0.20
+    """Tier 3."""
+
+
+METHOD_WEIGHTS = TierWeights()
+"""As the method has them."""
 
 
 class Redistribution(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,16 +99,16 @@ def _rescaled(advantages: Sequence[float], passed: Sequence[bool], weights: Sequ
     return [rescale * f * max(a, 0.0) if p else a for a, p, f in rows]
 
 
-def tier_weights(grades: Sequence[Grade]) -> list[float]:
+def tier_weights(grades: Sequence[Grade], weights: TierWeights = METHOD_WEIGHTS) -> list[float]:
     """The factor of each grade, in the order given; raises ValueError if a better tier stands behind a worse one."""
     tiers = _tiers(grades)
-    factors = {position: CLEAN_WEIGHT if tier == 1 else REJECTED_WEIGHT for position, tier in tiers.items()}
+    factors = {position: weights.clean if tier == 1 else weights.rejected for position, tier in tiers.items()}
     first = min(tiers, default=0)
     if tiers.get(first) == 1:
-        factors[first] = TOP_WEIGHT
+        factors[first] = weights.top
     middle = sorted(position for position, tier in tiers.items() if tier == 2)
     for index, position in enumerate(middle):
-        factors[position] = _middle_weight(index, len(middle))
+        factors[position] = _middle_weight(weights, index, len(middle))
     return [factors[grade.position] for grade in grades]
 
 
@@ -108,10 +124,10 @@ def _tiers(grades: Sequence[Grade]) -> dict[int, int]:
     return tiers
 
 
-def _middle_weight(index: int, count: int) -> float:
+def _middle_weight(weights: TierWeights, index: int, count: int) -> float:
     if count == 1:
-        return SINGLE_WEIGHT
-    return UPPER_WEIGHT + (LOWER_WEIGHT - UPPER_WEIGHT) * index / (count - 1)
+        return weights.single
+    return weights.upper + (weights.lower - weights.upper) * index / (count - 1)
 
 
 def _check(advantages: Sequence[float], passed: Sequence[bool], weights: Sequence[float], max_rescale: float) -> None:

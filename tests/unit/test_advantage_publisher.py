@@ -46,6 +46,20 @@ def test_counts_complete_the_outcome_that_the_learner_will_write() -> None:
     assert counts == (5, 3, 2, 1, 120)
 
 
+def test_weights_of_the_run_file_take_the_place_of_the_methods() -> None:
+    config = convert("advantage_publisher", {"weights": {"rejected": 0.5, "single": 0.25}}, Config)
+    group = make_group([CLEAN, DEAD_CODE, OUTSIDE, None])
+    [result] = assign_advantages(GradedGroup(group=group, grader="rules/1", grades=rank(group, 3)), config)
+    assert [m.weight for m in result.members] == [1.0, 0.25, 0.5, 1.0]
+    assert broken_laws(result) == []
+
+
+@pytest.mark.parametrize("factor", [0, 1.5])
+def test_a_weight_that_is_no_factor_is_refused(factor: float) -> None:
+    with pytest.raises(ConfigError, match=r"advantage_publisher\.weights\.top: expected more than 0, at most 1, got"):
+        convert("advantage_publisher", {"weights": {"top": factor}}, Config)
+
+
 def test_a_fallback_keeps_grpo_and_its_reason() -> None:
     result = publish(make_group([CLEAN, OUTSIDE, None]), fallback="timeout", grades=[])
     assert [m.advantage for m in result.members] == [m.grpo_advantage for m in result.members]

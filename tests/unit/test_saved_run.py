@@ -15,6 +15,7 @@ from gagar.cli.saved_run import (
     name_another,
     reading_options,
     run_to_read,
+    run_to_replay,
     save_run,
     save_unless_saved,
 )
@@ -103,6 +104,20 @@ def test_the_newest_run_is_read_unless_one_is_named(
     assert ("run new: the newest in" in told) == (not is_file_given and "run.name=old" not in overrides)
     assert ("training.num_steps: was 5, now 7; it is read as it was" in told) == ("training.num_steps=7" in overrides)
     assert (f"training.num_steps: was {run.training.num_steps}, now 60" in told) == is_file_given
+
+
+@pytest.mark.parametrize("is_file_given", [False, True])
+def test_a_run_is_replayed_as_it_was_started_but_for_what_is_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_file_given: bool
+) -> None:
+    path = write_run(tmp_path)
+    started(path, "grader.size_slack_lines=7", "advantage_publisher.max_rescale=2", "kafka.bootstrap_servers=kafka-1:9092")
+    run = run_to_replay(str(path), ("advantage_publisher.max_rescale=1.0",), is_file_given=is_file_given)
+    settings = settings_of(run)
+    assert (settings["grader.size_slack_lines"], settings["advantage_publisher.max_rescale"]) == (7, 1.0)
+    assert run.kafka.bootstrap_servers == "kafka-1:9092"
+    told = "grader.size_slack_lines: was 7, now 3 in the run file; it is replayed as it was started, but for --set"
+    assert (told in capsys.readouterr().err) == is_file_given
 
 
 def test_a_directory_that_takes_no_file_is_told(tmp_path: Path) -> None:

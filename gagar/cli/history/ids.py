@@ -129,7 +129,7 @@ def _run(context: click.Context) -> Run:
     """The run that the words so far name. Nothing is told."""
     path, overrides = context.params["run_path"], tuple(context.params["overrides"] or ())
     is_file_given = context.get_parameter_source("run_path") is not ParameterSource.DEFAULT
-    return run_to_read(path, overrides, is_file_given=is_file_given, is_told=False)
+    return run_to_read(path, overrides, is_file_given=is_file_given, tell=lambda text: None)
 
 
 def _recent(run: Run, topic: Topic, name_of: Callable[[Delivery[Any]], str]) -> list[str]:

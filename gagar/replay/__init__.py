@@ -1,0 +1,1 @@
+"""A stage run again over records of the past, and what it answers now beside what was recorded then."""
