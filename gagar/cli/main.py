@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("gagar.cli.audit:audit", "Prove from the topics that no group is lost or doubled and that every law holds."),
     "broker": ("gagar.cli.broker:broker", "Start, stop or look at the local Kafka broker."),
     "demo": ("gagar.cli.demo:demo", "Train the nano policy on this machine and watch it learn."),
+    "health": ("gagar.cli.health:health", "Tell whether this machine's stages are alive, and what they wait for."),
     "report": ("gagar.cli.report:report", "Write the report of a run from its topics."),
     "run": ("gagar.cli.run:run", "Run one process of one stage."),
     "sft": ("gagar.cli.sft:sft", "Make a first policy from demonstrations."),
