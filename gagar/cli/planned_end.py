@@ -1,7 +1,7 @@
 """Waits for the planned end of a run that others serve: for `gagar audit --wait`, whose answer a container's exit code is.
 
-In: a run. Out: nothing, after a while. The sampler alone knows that every group has ended; it is gone then, and stays away, while
-one that has died is back within seconds.
+In: a run. Out: nothing, after a while. The sampler alone knows that every group has ended; it is gone then, and stays away,
+while one that has died is back within seconds.
 """
 
 import asyncio
