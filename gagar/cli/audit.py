@@ -19,7 +19,6 @@ from gagar.audit.references import Claim, Ranges, broken_claims, broken_partitio
 from gagar.audit.result import AuditResult
 from gagar.audit.view import as_lines, as_object
 from gagar.broker.address import cluster_now
-from gagar.cli.planned_end import wait_for_end
 from gagar.cli.saved_run import name_another, reading_options
 from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError
@@ -29,6 +28,7 @@ from gagar.stream.readers.scans import Spans, scan_transport
 from gagar.stream.transport import Partition, Transport
 from topology import topics
 from topology.composition import stage_config
+from topology.planned_end import wait_for_end
 from topology.stages import GATHERER, STAGES, upstream_first
 
 CLOCK_SKEW_S = 60.0

@@ -11,7 +11,6 @@ from contextlib import suppress
 import click
 
 from gagar.broker.address import broker_command, broker_dir, cluster_now, running_state
-from gagar.cli.planned_end import step_of
 from gagar.cli.run_file import check_run, run_options
 from gagar.cli.saved_run import save_unless_saved
 from gagar.config import Run
@@ -20,6 +19,7 @@ from gagar.processes.logs import LogFormat, configure_logs
 from gagar.processes.orphan_cleanup import VARIABLE
 from gagar.stream.spec import Stage
 from topology.composition import find_stage, serve
+from topology.planned_end import step_of
 from topology.settings import check_settings
 from topology.topics import DEAD_LETTERS
 

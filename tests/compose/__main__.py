@@ -16,7 +16,6 @@ from typing import Any
 import click
 import msgspec
 
-from gagar.cli.planned_end import step_of
 from gagar.cli.run_file import DEFAULT_RUN, open_run
 from gagar.config import KafkaTable, Run
 from gagar.errors import GagarError
@@ -25,6 +24,7 @@ from tests.compose import scenes
 from tests.compose.base_images import PYTHON_IMAGE, build_images, make_base_images, write_pip_conf
 from tests.compose.engine import ROOT, Project, check_tools, docker, until
 from tests.compose.figures import Memory, image_bytes, mib
+from topology.planned_end import step_of
 
 KAFKA_IMAGE = "apache/kafka:4.2.2"
 MAX_LIGHT_BYTES = 300 << 20
@@ -62,7 +62,7 @@ class Trial:
         self.memory = Memory(name)
         self.num_steps = num_steps
         run = open_run(DEFAULT_RUN, overrides)
-        self._run: Run = msgspec.structs.replace(run, kafka=KafkaTable(bootstrap_servers=f"localhost:{port}"))
+        self._run: Run = msgspec.structs.replace(run, kafka=KafkaTable(bootstrap_servers=f"127.0.0.1:{port}"))
         self._ended = threading.Event()
 
     def step(self) -> int:

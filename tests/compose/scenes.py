@@ -13,7 +13,7 @@ from tests.compose.engine import Project, until
 
 BACK_S = 120.0
 """From the death of a container to its next life."""
-HEALTH_S = 120.0
+HEALTH_S = 180.0
 """From what befalls a process to the engine's word of its health: two checks, and what has to be old for one."""
 KILLED = ("verifier", "gatherer", "grader", "advantage-publisher", "rollout-worker", "learner", "sampler", "kafka")
 

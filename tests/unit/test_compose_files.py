@@ -100,8 +100,10 @@ def test_what_is_scaled_has_no_name_and_no_port_of_its_own() -> None:
 
 def test_services_start_by_health_and_by_success() -> None:
     assert SERVICES["topics"]["depends_on"] == {"kafka": {"condition": "service_healthy"}}
-    for name in [*NAMES, "audit"]:
-        assert SERVICES[name]["depends_on"] == {"topics": {"condition": "service_completed_successfully"}}
+    topics = {"topics": {"condition": "service_completed_successfully"}}
+    for name in NAMES:
+        assert SERVICES[name]["depends_on"] == topics
+    assert SERVICES["audit"]["depends_on"] == topics | {name: {"condition": "service_started"} for name in NAMES}
     assert SERVICES["kafka"]["healthcheck"]["test"]
     for name in ("topics", "audit"):
         assert SERVICES[name]["restart"] == "no"

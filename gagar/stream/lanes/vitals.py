@@ -1,9 +1,11 @@
 """The vitals of a stage's lanes, for whoever asks whether the stage is alive."""
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import NamedTuple, TypeVar
 
 from gagar.stream.lanes.lane import Lane
+
+N = TypeVar("N", int, float)
 
 
 class LaneVitals(NamedTuple):
@@ -21,15 +23,23 @@ class LaneVitals(NamedTuple):
 
 def vitals_of(lanes: Collection[Lane]) -> LaneVitals:
     """A lane with work in progress may have no room to read more, and waits for as long as that takes."""
-    readers = [lane.reader for lane in lanes if lane.reader is not None]
-    idle = [lane.reader for lane in lanes if lane.reader is not None and lane.is_open and not lane.num_in_work]
-    lags = [lag for reader in readers if (lag := reader.lag()) is not None]
+    at_work = [(lane, lane.reader) for lane in lanes if lane.reader is not None]
+    readers = [reader for _, reader in at_work]
+    lags = _known(reader.lag() for reader in readers)
     return LaneVitals(
         num_partitions=len(lanes),
         num_waiting=len(lanes) - len(readers),
         silent_s=max((reader.silent_s for reader in readers), default=0.0),
-        polled_at=max((at for reader in readers if (at := reader.polled_at) is not None), default=None),
-        idle_since=min((at for reader in idle if (at := reader.polled_at) is not None), default=None),
+        polled_at=max(_known(reader.polled_at for reader in readers), default=None),
+        idle_since=min(_known(reader.polled_at for lane, reader in at_work if _is_free(lane)), default=None),
         lag=sum(lags) if lags else None,
         num_in_work=sum(lane.num_in_work for lane in lanes),
     )
+
+
+def _is_free(lane: Lane) -> bool:
+    return lane.is_open and not lane.num_in_work
+
+
+def _known(values: Iterable[N | None]) -> list[N]:
+    return [value for value in values if value is not None]

@@ -5,9 +5,8 @@ while one that has died is back within seconds.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-
-import click
 
 from gagar.broker.address import cluster_now
 from gagar.config import Run
@@ -16,6 +15,8 @@ from gagar.report.progress import Progress
 from gagar.stream.kafka.admin import Admin
 from topology.stages import SAMPLER
 from topology.topics import POLICY_VERSIONS
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 3.0
 NUM_LOOKS = 6
@@ -32,7 +33,7 @@ async def wait_for_end(run: Run, look_s: float = LOOK_S, look: Look | None = Non
         try:
             num_ends = num_ends + 1 if await look(run) else 0
         except UnavailableError as error:
-            click.echo(f"run {run.run.name}: {error}; looking again", err=True)
+            logger.warning("planned end not looked for run=%s error=%s", run.run.name, error)
             num_ends = 0
         if num_ends == NUM_LOOKS:
             return
