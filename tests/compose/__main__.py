@@ -53,16 +53,19 @@ def build(ca_bundle: Path | None, *, is_anew: bool) -> None:
 class Trial:
     """One project from `up` to `down`."""
 
-    def __init__(self, num_steps: int, files: tuple[str, ...]) -> None:
-        name, port = f"gagar-test-{secrets.token_hex(4)}", free_ports(1)[0]
+    def __init__(self, num_steps: int, *, is_cluster: bool) -> None:
+        files = ("compose.yaml", "compose.cluster.yaml") if is_cluster else ("compose.yaml",)
+        self._brokers = ("kafka", "kafka-2", "kafka-3") if is_cluster else ("kafka",)
+        name, ports = f"gagar-test-{secrets.token_hex(4)}", free_ports(3)
         overrides = (f"training.num_steps={num_steps}", "training.evaluation_group_size=1", "run.name=compose")
         env = {"GAGAR_SET": " ".join(f"--set {override}" for override in overrides)}
-        env |= {"GAGAR_TAG": TAG, "GAGAR_KAFKA_PORT": str(port)}
+        env |= {"GAGAR_TAG": TAG, "GAGAR_KAFKA_PORT": str(ports[0])}
+        env |= {"GAGAR_KAFKA_2_PORT": str(ports[1]), "GAGAR_KAFKA_3_PORT": str(ports[2])}
         self.project = Project(name, env, files)
         self.memory = Memory(name)
         self.num_steps = num_steps
         run = open_run(DEFAULT_RUN, overrides)
-        self._run: Run = msgspec.structs.replace(run, kafka=KafkaTable(bootstrap_servers=f"127.0.0.1:{port}"))
+        self._run: Run = msgspec.structs.replace(run, kafka=KafkaTable(bootstrap_servers=f"127.0.0.1:{ports[0]}"))
         self._ended = threading.Event()
 
     def step(self) -> int:
@@ -92,8 +95,8 @@ class Trial:
         tell("verifier 1, 3, 1: the first went on")
         scenes.freeze(self.project, "grader")
         tell("a frozen grader is unhealthy, and healthy again")
-        scenes.take_broker_away(self.project, "gatherer")
-        tell("a gatherer without its broker waits and is healthy")
+        scenes.take_brokers_away(self.project, "gatherer", self._brokers)
+        tell("a gatherer without its brokers waits and is healthy")
         killed = scenes.kill_each(self.project, tell, lambda: self.step() >= self.num_steps)
         assert killed == list(scenes.KILLED), f"expected all to be killed before the end, got {killed}; take more --steps"
         return killed
@@ -135,7 +138,7 @@ def main(steps: int, is_cluster: bool, is_anew: bool, ca_bundle: Path | None) ->
     """Builds, starts, scales, freezes, kills and audits the loop as containers of this machine's Docker engine."""
     check_tools()
     build(ca_bundle, is_anew=is_anew)
-    trial = Trial(steps, ("compose.yaml", "compose.cluster.yaml") if is_cluster else ("compose.yaml",))
+    trial = Trial(steps, is_cluster=is_cluster)
     try:
         result = trial.play()
     except BaseException:

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,14 +55,15 @@ def freeze(project: Project, service: str) -> None:
     project.until_healthy(service, timeout_s=HEALTH_S)
 
 
-def take_broker_away(project: Project, service: str) -> None:
-    """A stage without its broker waits: it is healthy, in the same life, and fine once the broker is back."""
+def take_brokers_away(project: Project, service: str, brokers: Sequence[str]) -> None:
+    """A stage without its brokers waits: it is healthy, in the same life, and fine once they are back."""
     before = [identity_of(container) for container in project.containers(service)]
-    project.compose("stop", "kafka")
+    project.compose("stop", *brokers)
     until(f"a {service} that waits", lambda: project.state(service) == "waiting", HEALTH_S)
     assert project.health(service)["is_healthy"] is True
-    project.compose("start", "kafka")
-    project.until_healthy("kafka")
+    project.compose("start", *brokers)
+    for broker in brokers:
+        project.until_healthy(broker)
     until(f"a {service} that is fine", lambda: project.state(service) == "fine", HEALTH_S)
     assert [identity_of(container) for container in project.containers(service)] == before
 

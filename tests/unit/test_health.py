@@ -91,13 +91,13 @@ def told(directory: Path) -> HealthFile:
     return file
 
 
-async def until_told(directory: Path, state: str, later_s: float = 0.0) -> None:
-    """Until the only process there is in this state, as judged so many seconds later than now."""
+async def until_told(directory: Path, state: str) -> None:
+    """Until the only process there is in this state."""
     deadline = time.monotonic() + SOON_S
     found = ""
     while time.monotonic() < deadline:
         for file in read_files(directory):
-            found = judged(file, time.monotonic() + later_s).state
+            found = judged(file, time.monotonic()).state
         if found == state:
             return
         await asyncio.sleep(0.02)
