@@ -6,7 +6,7 @@ STAMP := .venv/.set-up
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
-.PHONY: setup demo test quick check bench chaos soak mutants clean
+.PHONY: setup demo test quick check bench chaos soak mutants compose-test clean
 
 setup: $(STAMP)
 
@@ -47,6 +47,11 @@ soak: $(STAMP)
 # Breaks the rules of the stream's runtime one by one, in a copy: RULE="words" for those that name them.
 mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants $(if $(RULE),"$(RULE)")
+
+# The compose files on this machine's Docker engine, as root; STEPS=20 for a longer run, CLUSTER=1 for three brokers.
+STEPS ?= 5
+compose-test: $(STAMP)
+	$(BIN)/python -m tests.compose --steps $(STEPS) $(if $(CLUSTER),--cluster) $(if $(CA_BUNDLE),--ca-bundle $(CA_BUNDLE))
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -12,6 +12,7 @@ from typing import Any
 
 from gagar.config import DRAIN_S, SHARED, Run, WorkTable, convert, did_you_mean, nearest
 from gagar.errors import ConfigError
+from gagar.health.reporter import reporting
 from gagar.processes.forced_end import called_off, stop_event
 from gagar.stream.handlers import Effect, Reducer, Source, Standalone
 from gagar.stream.limits import RuntimeLimits
@@ -73,12 +74,13 @@ def check_table_names(run: Run) -> None:
 
 def serve(stage: Stage, resources: Resources) -> None:
     """Runs the stage until it ends (SIGTERM, SIGINT or the planned end); raises GagarError otherwise."""
-    handler = make_handler(stage, resources)
-    if isinstance(handler, Standalone):
-        handler.run()
-    else:
-        limits = resources.limits(drain_s(stage, resources.run))
-        run_loop(serve_handler(stage, resources, handler, limits))
+    with reporting(resources.run.run.name, stage.name) as resources.health:
+        handler = make_handler(stage, resources)
+        if isinstance(handler, Standalone):
+            handler.run()
+        else:
+            limits = resources.limits(drain_s(stage, resources.run))
+            run_loop(serve_handler(stage, resources, handler, limits))
 
 
 async def serve_handler(
@@ -86,7 +88,8 @@ async def serve_handler(
 ) -> None:
     """The handler as the stage, until a signal or the planned end; the transport is opened and closed around it."""
     limits, transport = limits or resources.limits(), resources.transport()
-    runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS, limits, resources.run.kafka.num_partitions)
+    num_partitions = resources.run.kafka.num_partitions
+    runtime = StageRuntime(stage, handler, transport, DEAD_LETTERS, limits, num_partitions, resources.health)
     stop = stop_event(lambda: runtime.has_joined, limits.drain_s, runtime.stop_at_once)
     await transport.open()
     try:

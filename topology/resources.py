@@ -9,6 +9,7 @@ import msgspec
 
 from gagar.broker.address import cluster_now
 from gagar.config import DRAIN_S, Run, convert
+from gagar.health.reporter import HealthReporter
 from gagar.stream.journal import LogJournal
 from gagar.stream.limits import RuntimeLimits
 from gagar.stream.readers.references import LogReferences
@@ -25,6 +26,8 @@ class Resources:
         self.run = run
         self.member = ""
         """Name of this process in its consumer group, if it has one: then a restart within the session's time moves nothing."""
+        self.health: HealthReporter | None = None
+        """Tells how this process is, if it serves a stage."""
         self.transport = transport or self._kafka
 
     @property

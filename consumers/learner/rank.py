@@ -24,8 +24,10 @@ from consumers.learner.loading import TokenLoader
 from consumers.learner.plan import Directive, LoadReport
 from consumers.learner.publishing import Publisher, RunPaths, new_run_id
 from consumers.learner.queue import FinishedOffsets, GroupQueue
+from consumers.learner.vitals import RankVitals
 from gagar.config import Run
 from gagar.errors import ConfigError
+from gagar.health.reporter import HealthReporter
 from gagar.processes.forced_end import called_off, end_by_force_after
 from gagar.records import PolicyVersion
 from gagar.training.background import Background
@@ -73,6 +75,7 @@ class Rank:
         self._loader = loader
         self._paths = paths
         self._coordinator = coordinator
+        self.round_at = time.monotonic()
 
     def run(self) -> None:
         """Round after round until rank 0 says stop."""
@@ -84,6 +87,7 @@ class Rank:
 
     def round(self) -> bool:
         """One round; false if it was the last."""
+        self.round_at = time.monotonic()
         directive = self._ranks.broadcast(self._next, Directive)
         self._loader.start(directive.load)
         if directive.kind == "train":
@@ -157,26 +161,30 @@ class Stop:
             end_by_force_after(STOP_S)
 
 
-def run_rank(settings: Settings) -> None:
-    """This process's rank from set-up to its end. Raises ConfigError before anything is written or connected to."""
+def run_rank(settings: Settings, health: HealthReporter | None = None) -> None:
+    """This process's rank from set-up to its end; `health` tells how it is. Raises ConfigError before anything is
+    written or connected to."""
     from topology.stages import LEARNER
 
     stop = Stop()
     stop.is_starting = True
     stop.install()
-    resources = Resources(settings.run)
+    resources, vitals = Resources(settings.run), RankVitals(settings.config.collective_timeout_s, stop.is_set)
 
     def make_client(background: Background) -> LogClient:
-        if os.environ.get("RANK", "0") == "0":
-            return JournalClient(resources.journal(LEARNER), background)
-        return ReferencesClient(resources.references(), background)
+        journal = resources.journal(LEARNER) if os.environ.get("RANK", "0") == "0" else None
+        vitals.follow(health, background, journal)
+        return JournalClient(journal, background) if journal else ReferencesClient(resources.references(), background)
 
     with called_off():
-        train(settings, make_client, stop)
+        train(settings, make_client, stop, vitals)
 
 
-def train(settings: Settings, make_client: Callable[[Background], LogClient], stop: Stop) -> None:
-    """The rank over its way into the log: a JournalClient on rank 0, a ReferencesClient on the others."""
+def train(
+    settings: Settings, make_client: Callable[[Background], LogClient], stop: Stop, vitals: RankVitals | None = None
+) -> None:
+    """The rank over its way into the log: a JournalClient on rank 0, a ReferencesClient on the others. `vitals` is told of its
+    rounds."""
     config = settings.config
     world_size = os.environ.get("WORLD_SIZE", "1")
     if world_size != str(config.num_ranks):
@@ -202,7 +210,10 @@ def train(settings: Settings, make_client: Callable[[Background], LogClient], st
         if isinstance(client, JournalClient):
             coordinator = _coordinator(settings, client, resumed.state, paths, model, stop)
         stop.is_starting = False
-        Rank(config, ranks, trainer, loader, paths, coordinator).run()
+        rank = Rank(config, ranks, trainer, loader, paths, coordinator)
+        if vitals is not None:
+            vitals.rounds = rank
+        rank.run()
         client.close()
         trainer.close()
         logger.info("learner rank stopped rank=%d", ranks.rank)

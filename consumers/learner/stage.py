@@ -24,8 +24,9 @@ from topology.resources import Resources
 class Learner(Standalone):
     """One rank; or, with several that nobody has started yet, their parent: a rank is the same command with RANK set."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, resources: Resources) -> None:
         self._settings = settings
+        self._resources = resources
 
     def run(self) -> None:
         from gagar.training.torchrun import end_with_parent, launch
@@ -36,11 +37,14 @@ class Learner(Standalone):
         if is_rank or self._settings.config.num_ranks == 1:
             from consumers.learner.rank import run_rank
 
-            run_rank(self._settings)
-        elif code := launch([sys.executable, *sys.orig_argv[1:]], self._settings.config.num_ranks):
+            run_rank(self._settings, self._resources.health)
+            return
+        if self._resources.health is not None:
+            self._resources.health.close()  # each rank tells of itself
+        if code := launch([sys.executable, *sys.orig_argv[1:]], self._settings.config.num_ranks):
             raise SystemExit(code)
 
 
 def make(resources: Resources, config: Config) -> Standalone:
     """The stage's handler."""
-    return Learner(Settings(config=config, run=resources.run))
+    return Learner(Settings(config=config, run=resources.run), resources)

@@ -28,6 +28,7 @@ from gagar.stream.readers.scans import Spans, scan_transport
 from gagar.stream.transport import Partition, Transport
 from topology import topics
 from topology.composition import stage_config
+from topology.planned_end import wait_for_end
 from topology.stages import GATHERER, STAGES, upstream_first
 
 CLOCK_SKEW_S = 60.0
@@ -155,7 +156,8 @@ def _at(text: str) -> float | None:
 )
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.option("--allow-in-flight", is_flag=True, help="After the planned end, too, groups may be in flight.")
-def audit(run: Run, since: float, is_json: bool, allow_in_flight: bool) -> None:
+@click.option("--wait", is_flag=True, help="Wait for the planned end first.")
+def audit(run: Run, since: float, is_json: bool, allow_in_flight: bool, wait: bool) -> None:
     """Prove from the topics that every group ended exactly once.
 
     Checks that each requested group has one outcome in the surviving lineage and none is overdue, that no group is doubled on
@@ -164,6 +166,8 @@ def audit(run: Run, since: float, is_json: bool, allow_in_flight: bool) -> None:
     tells which share of the short and of the long ones. The run is the one that started
     last, unless --run or --set run.name=NAME names another.
     """
+    if wait:
+        asyncio.run(wait_for_end(run))
     result = asyncio.run(run_audit(run, since=since, is_in_flight_allowed=allow_in_flight))
     if is_json:
         click.echo(msgspec.json.encode(as_object(result)).decode())

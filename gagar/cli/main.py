@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "broker": ("gagar.cli.broker:broker", "Start, stop or look at the local Kafka broker."),
     "dead-letters": ("gagar.cli.history.dead_letters:dead_letters", "List, show and retry what stages have rejected."),
     "demo": ("gagar.cli.demo:demo", "Train the nano policy on this machine and watch it learn."),
+    "health": ("gagar.cli.health:health", "Tell whether this machine's stages are alive, and what they wait for."),
     "replay": ("gagar.cli.replay:replay", "Run a stage again over records of the past, and compare."),
     "report": ("gagar.cli.report:report", "Write the report of a run from its topics."),
     "run": ("gagar.cli.run:run", "Run one process of one stage."),

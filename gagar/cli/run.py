@@ -17,11 +17,11 @@ from gagar.config import Run
 from gagar.errors import ConfigError, GagarError
 from gagar.processes.logs import LogFormat, configure_logs
 from gagar.processes.orphan_cleanup import VARIABLE
-from gagar.report.progress import Progress
 from gagar.stream.spec import Stage
 from topology.composition import find_stage, serve
+from topology.planned_end import step_of
 from topology.settings import check_settings
-from topology.topics import DEAD_LETTERS, POLICY_VERSIONS
+from topology.topics import DEAD_LETTERS
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +89,6 @@ def check_cluster_works(run: Run, stage: Stage) -> None:
 
 async def tell_planned_end(run: Run) -> None:
     """Says so if the run has made all its steps: a stage that is started then waits for records that may never come."""
-    from gagar.stream.kafka.client import scan
-
-    progress = Progress()
-    async for delivery in scan(cluster_now(run), run.run.name, [POLICY_VERSIONS]):
-        progress.apply(delivery)
-    step, num_steps = progress.snapshot().step, run.training.num_steps
+    step, num_steps = await step_of(run), run.training.num_steps
     if step >= num_steps:
         logger.info("planned end reached step=%d num_steps=%d: %s", step, num_steps, WHAT_THEN)

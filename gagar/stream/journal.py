@@ -6,10 +6,12 @@ positions live in the learner's checkpoints.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gagar.errors import BadRecordError, GagarError, UnavailableError
+from gagar.health.vitals import Phase, Vitals
 from gagar.records import LogRef
 from gagar.stream.handlers import Delivery, Output, References
 from gagar.stream.lanes.committing import RefusedUnitError, transact
@@ -167,6 +169,26 @@ class LogJournal:
             await reader.close()
         await self._log_references.close()
         await self._transport.close()
+
+    def vitals(self, phase: Phase, round_at: float | None, patience_s: float) -> Vitals:
+        """How its owner is, whose rounds go on all the time: the place in the log is the producer that fences others."""
+        reader = self._reader
+        return Vitals(
+            at=time.monotonic(),
+            phase=phase,
+            is_member=self._producer is not None,
+            num_partitions=len(reader.positions) if reader is not None else 0,
+            silent_s=reader.silent_s if reader is not None else 0.0,
+            polled_at=reader.polled_at if reader is not None else None,
+            active_at=round_at,
+            patience_s=patience_s,
+            lag=self._lag(reader) if reader is not None else None,
+        )
+
+    def _lag(self, reader: WatchedReader) -> int | None:
+        """Records that were not read yet, of the partitions whose ends are known."""
+        behind = [max(0, end - reader.position(at)) for at in reader.positions if (end := reader.end(at)) is not None]
+        return sum(behind) if behind else None
 
     def _at(self, number: int) -> Partition:
         return Partition(self._stage.inputs[0].name, number)

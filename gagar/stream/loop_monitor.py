@@ -6,10 +6,10 @@ the line where it is. Cost: twenty wake-ups a second.
 
 import asyncio
 import logging
-import sys
 import threading
 import time
 
+from gagar.health.reporter import running_at
 from gagar.stream.limits import Counters
 
 log = logging.getLogger(__name__)
@@ -57,11 +57,5 @@ class LoopMonitor:
             if now - beat > self._blocked_s + TICK_S and beat != reported and not was_stopped_as_well:
                 reported = beat
                 self._counters.blocked += 1
-                log.warning("event loop blocked stage=%s for_s=%.2f task=%s at=%s", self._stage, now - beat, *self._culprit())
-
-    def _culprit(self) -> tuple[str, str]:
-        """Name of the running task and where it is."""
-        task = asyncio.current_task(self._loop)
-        frame = sys._current_frames().get(self._thread_id)
-        where = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "unknown"
-        return (task.get_name() if task is not None else "none"), where
+                task, where = running_at(self._loop, self._thread_id)
+                log.warning("event loop blocked stage=%s for_s=%.2f task=%s at=%s", self._stage, now - beat, task, where)

@@ -10,15 +10,20 @@ A stage that is told to stop begins nothing new and keeps its place in the group
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from gagar.errors import FencedError
+from gagar.health.reporter import HealthReporter
+from gagar.health.vitals import Vitals
 from gagar.stream.handlers import Effect, Reducer, Source
+from gagar.stream.lanes.budget import MAX_WAIT_S
 from gagar.stream.lanes.context import StageContext
 from gagar.stream.lanes.lane import Lane
 from gagar.stream.lanes.reducing import ReducerWork, StreamTime
 from gagar.stream.lanes.sourcing import SourceWork
+from gagar.stream.lanes.vitals import vitals_of
 from gagar.stream.lanes.work import HandlerWork, Work
 from gagar.stream.limits import RuntimeLimits, log_counts
 from gagar.stream.loop_monitor import LoopMonitor
@@ -30,6 +35,9 @@ from gagar.stream.together import bounded, gathered, together, until
 from gagar.stream.transport import Membership, Transport
 
 log = logging.getLogger(__name__)
+
+PATIENCE_S = 30.0
+"""Beyond the times that a reader may wait for the log and for the turns of other lanes, before it counts as stuck."""
 
 
 class StageRuntime:
@@ -43,8 +51,9 @@ class StageRuntime:
         dead_letters: Topic,
         limits: RuntimeLimits | None = None,
         num_partitions: int | None = None,
+        health: HealthReporter | None = None,
     ) -> None:
-        """`num_partitions`: that grouped topics must have; none: any, if all have the same."""
+        """`num_partitions`: that grouped topics must have; none: any, if all have the same. `health`: who tells how it is."""
         self.lanes: dict[int, Lane] = {}
         self._stage = stage
         self._handler = handler
@@ -64,10 +73,13 @@ class StageRuntime:
         self._drained = asyncio.Event()
         self._is_draining = self._is_closing = False
         self._is_open = False
+        self._health = health
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set or nothing is due ever again."""
         self._broken = asyncio.get_running_loop().create_future()
+        if self._health is not None:
+            self._health.follow(self.vitals)
         await self._topics.pin()
         references = LogReferences(self._transport, self._stage.references)
         monitor = LoopMonitor(self._stage.name, self.counters)
@@ -84,6 +96,26 @@ class StageRuntime:
     def has_joined(self) -> bool:
         """Whether it is a member of the stage's group: before that nothing is in work."""
         return self._membership is not None
+
+    def vitals(self) -> Vitals:
+        """How the stage is now. What goes on all the time: the reading of a lane that nothing holds back, and of the tables."""
+        lanes, tables_at = vitals_of(self.lanes.values()), self._tables.polled_at
+        signs = [at for at in (lanes.idle_since, tables_at) if at is not None]
+        is_stopping = self._is_draining or self._is_closing
+        return Vitals(
+            at=time.monotonic(),
+            phase="stopping" if is_stopping else "working" if self.has_joined else "starting",
+            is_member=self._membership is not None and self._membership.is_held,
+            num_partitions=lanes.num_partitions,
+            num_waiting=lanes.num_waiting,
+            silent_s=lanes.silent_s,
+            polled_at=max((at for at in (lanes.polled_at, tables_at) if at is not None), default=None),
+            active_at=min(signs, default=None),
+            patience_s=2 * self._limits.stall_s + PATIENCE_S + lanes.num_partitions * MAX_WAIT_S,
+            lag=lanes.lag,
+            num_in_work=lanes.num_in_work,
+            is_breaker_open=self.counters.breaker_open,
+        )
 
     def stop_at_once(self) -> None:
         """Work that a stop waits for is abandoned."""

@@ -119,6 +119,9 @@ class Reader(Protocol):
     def is_caught_up(self, at: Partition, /) -> bool:
         """Whether the position is at the last stable offset, as told by an answer of the log in the last seconds."""
 
+    def end(self, at: Partition, /) -> int | None:
+        """The last stable offset, as the last answer of the log told; none before there was one."""
+
     async def ends(self) -> dict[Partition, int]:
         """The last stable offset of each partition, asked for now."""
 
@@ -141,6 +144,10 @@ class Owner(Protocol):
 
 class Membership(Protocol):
     """This process's place in a consumer group."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the group's coordinator counts this process as a member, as far as is known here without asking."""
 
     async def run(self) -> None:
         """Joins and stays until cancelled (and in the group until `close`); raises if the membership is lost for good."""

@@ -283,7 +283,7 @@ MUTANTS = (
     Mutant(
         "a reader that stalls is given up",
         "WatchedReader._watch",
-        "self._stalled_s > self._stall_s",
+        "self.silent_s > self._stall_s",
         "False",
         "test_a_reader_that_stalls_is_given_up_and_one_at_the_end_is_not",
     ),

@@ -50,6 +50,9 @@ class FakeReader:
     def is_caught_up(self, at: Partition, /) -> bool:
         return self.caught_up
 
+    def end(self, at: Partition, /) -> int | None:
+        return None
+
     async def ends(self) -> dict[Partition, int]:
         return {}
 

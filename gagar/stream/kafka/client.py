@@ -254,9 +254,13 @@ class KafkaReader:
         return int(state.position)
 
     def is_caught_up(self, at: Partition, /) -> bool:
-        end, asked_ms = self._consumer.last_stable_offset(self._names[at]), self._consumer.last_poll_timestamp(self._names[at])
+        end, asked_ms = self.end(at), self._consumer.last_poll_timestamp(self._names[at])
         is_fresh = asked_ms is not None and time.time() - asked_ms / 1000 < FRESH_S
         return is_fresh and end is not None and self.position(at) >= end
+
+    def end(self, at: Partition, /) -> int | None:
+        end = self._consumer.last_stable_offset(self._names[at])
+        return None if end is None else int(end)
 
     async def ends(self) -> dict[Partition, int]:
         with translated("end offsets"):
@@ -310,6 +314,13 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         self._member_ids: deque[tuple[str, float]] = deque(maxlen=self._max_replaced + 1)
         """What the group has called a member with a name, each time anew when its place had been taken, and since when."""
         self._consumer: Any = None
+
+    @property
+    def is_held(self) -> bool:
+        coordinator = self._consumer._coordinator if self._consumer is not None else None
+        if coordinator is None or coordinator.coordinator_id is None:
+            return False
+        return bool(self._is_settled and not coordinator._rejoin_needed_fut.done())
 
     async def run(self) -> None:
         """A client whose own tasks have died keeps quiet about it: it is replaced, and handlers go on meanwhile."""

@@ -49,6 +49,11 @@ class Frontier:
         return self._next
 
     @property
+    def num_pending(self) -> int:
+        """Offsets that are delivered and not finished."""
+        return len(self._pending)
+
+    @property
     def low(self) -> int:
         """The low watermark: everything below is finished."""
         while self._order and self._order[0] not in self._pending:

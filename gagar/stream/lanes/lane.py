@@ -91,6 +91,16 @@ class Lane:
         """By inputs in work and by finished units."""
         return Held(self._work.num_bytes + self.queue.input_bytes, self.queue.output_bytes)
 
+    @property
+    def reader(self) -> LaneReader | None:
+        """None while the lane takes over."""
+        return self._reader
+
+    @property
+    def num_in_work(self) -> int:
+        """Records that are delivered and not finished."""
+        return sum(frontier.num_pending for frontier in self._frontiers.values())
+
     def finish(self, unit: Unit) -> None:
         refusal = self._refused.get(unit.source.key) if unit.kind == "done" else None
         unit = unit if refusal is None else self._dead(unit, refusal)

@@ -62,6 +62,21 @@ class LaneReader:
         """Partitions not read up to their ends, but for those whose span has no room."""
         return [*self._reader.behind(), *(at for at in self._held_back if self._is_due(at))]
 
+    @property
+    def polled_at(self) -> float | None:
+        """When the last poll ended, by the monotonic clock; none before the first."""
+        return self._reader.polled_at
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds without an answer from the log, though there is more to read."""
+        return self._reader.silent_s
+
+    def lag(self) -> int | None:
+        """Records up to the ends that are not finished; none if no end is known."""
+        ends = {at: end for at in self._frontiers if (end := self._reader.end(at)) is not None}
+        return sum(max(0, end - self._frontiers[at].low) for at, end in ends.items()) if ends else None
+
     async def fill(self, wait_s: float, max_records: int) -> bool:
         """Whether records are due, after at most `wait_s`. They stay here until `due` is asked for them."""
         if not any(self._is_due(at) for at in self._held_back):

@@ -98,6 +98,10 @@ class MemoryMembership:
         self.is_settled = self.is_away = False
         self._group = group
 
+    @property
+    def is_held(self) -> bool:
+        return self.is_settled and self in self._group.members
+
     def is_away_for(self, process: Process) -> bool:
         """Whether it has left a place that a process of the same name takes."""
         return self.is_away and self.process.member == process.member

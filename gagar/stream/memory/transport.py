@@ -354,6 +354,9 @@ class MemoryReader:
     def is_caught_up(self, at: Partition, /) -> bool:
         return self._positions[at] >= self._log.partitions[at].last_stable
 
+    def end(self, at: Partition, /) -> int | None:
+        return self._log.partitions[at].last_stable
+
     async def ends(self) -> dict[Partition, int]:
         await moment()
         return {at: self._log.partitions[at].last_stable for at in self._partitions}

@@ -40,6 +40,11 @@ class TableFollower:
         self._reader: WatchedReader | None = None
         self._retrying = retrying(f"tables of {stage}", limits)
 
+    @property
+    def polled_at(self) -> float | None:
+        """When the tables were last asked for records; none if there are no tables, or before that."""
+        return self._reader.polled_at if self._reader is not None else None
+
     async def load(self) -> None:
         """Reads up to the ends that the topics have now; after a failure it goes on where it was."""
         if self._topics:

@@ -46,7 +46,10 @@ class WatchedReader:
         self._is_single = is_single
         self._reader: Reader | None = None
         self._is_placed = False
-        self._stalled_s = 0.0
+        self.silent_s = 0.0
+        """Seconds that polls have taken without an answer from the log, though there is more to read."""
+        self.polled_at: float | None = None
+        """When the last poll ended, however it did, by the monotonic clock."""
         self._paused: set[Partition] = set()
 
     async def ends(self) -> dict[Partition, int]:
@@ -76,6 +79,8 @@ class WatchedReader:
         except UnavailableError:
             await self.close()
             raise
+        finally:
+            self.polled_at = time.monotonic()
         for at in self.positions:
             self.positions[at] = reader.position(at)
         return records
@@ -115,6 +120,10 @@ class WatchedReader:
         """Whether everything below `ends` has been read."""
         return all(self.position(at) >= end for at, end in ends.items())
 
+    def end(self, at: Partition) -> int | None:
+        """The last stable offset, as far as it is known."""
+        return self._reader.end(at) if self._reader is not None and self._is_placed else None
+
     def pause(self, at: Partition) -> None:
         self._paused.add(at)
         if self._reader is not None:
@@ -138,7 +147,7 @@ class WatchedReader:
     async def _opened(self) -> Reader:
         if self._reader is None:
             self._reader = await self._transport.open_reader(self._partitions, is_single=self._is_single)
-            self._stalled_s = 0.0
+            self.silent_s = 0.0
         return self._reader
 
     async def _placed(self) -> Reader:
@@ -153,6 +162,6 @@ class WatchedReader:
         return reader
 
     def _watch(self, waited_s: float, records: Sequence[RawRecord]) -> None:
-        self._stalled_s = 0.0 if records or not self.behind() else self._stalled_s + waited_s
-        if self._stalled_s > self._stall_s:
+        self.silent_s = 0.0 if records or not self.behind() else self.silent_s + waited_s
+        if self.silent_s > self._stall_s:
             raise UnavailableError(f"{self._name}: expected an answer within {self._stall_s:g} s, got none")

@@ -1,0 +1,1 @@
+"""The compose files on a real Docker engine: built, started, scaled, killed, audited. `make compose-test`."""
