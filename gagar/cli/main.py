@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("gagar.cli.report:report", "Write the report of a run from its topics."),
     "run": ("gagar.cli.run:run", "Run one process of one stage."),
     "sft": ("gagar.cli.sft:sft", "Make a first policy from demonstrations."),
-    "topics": ("gagar.cli.topics:topics", "Plan, apply or check the topics; draw the pipeline."),
+    "topics": ("gagar.cli.topics_group:topics", "Plan, apply or check the topics; take parts of a run along; move a stage."),
     "up": ("gagar.cli.up:up", "Run the whole pipeline on this machine."),
 }
 """Name -> (module:attribute, what it does)."""

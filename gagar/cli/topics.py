@@ -1,4 +1,4 @@
-"""`gagar topics`: the cluster's topics against the topology, and the topology as a drawing."""
+"""`gagar topics plan|apply|check|graph`: the cluster's topics against the topology, and the topology as a drawing."""
 
 import time
 from collections.abc import Sequence
@@ -27,12 +27,7 @@ MEMBER_WAIT_S = 10.0
 MEMBER_POLL_S = 1.0
 
 
-@click.group()
-def topics() -> None:
-    """Plan, apply or check the topics; draw the pipeline."""
-
-
-@topics.command()
+@click.command()
 @run_options
 def plan(run: Run) -> None:
     """Print what apply would do, and what the partitions allow."""
@@ -45,7 +40,7 @@ def plan(run: Run) -> None:
         click.echo(line)
 
 
-@topics.command()
+@click.command()
 @run_options
 def apply(run: Run) -> None:
     """Create the topics that are missing and mend settings; nothing is ever deleted."""
@@ -56,7 +51,7 @@ def apply(run: Run) -> None:
     click.echo("topics are as the topology says")
 
 
-@topics.command()
+@click.command()
 @run_options
 @click.pass_context
 def check(context: click.Context, run: Run) -> None:
@@ -67,7 +62,7 @@ def check(context: click.Context, run: Run) -> None:
     context.exit(1 if changes else 0)
 
 
-@topics.command()
+@click.command()
 def graph() -> None:
     """Print the pipeline as a mermaid drawing, as the README holds it."""
     check_topology()

@@ -1,0 +1,12 @@
+"""`gagar topics`: all that is done with the topics of a run as a whole."""
+
+import click
+
+from gagar.cli.topics import apply, check, graph, plan
+from gagar.cli.topics_reset import reset
+
+topics = click.Group(
+    "topics",
+    commands=[plan, apply, check, graph, reset],
+    help="Plan, apply or check the topics; draw the pipeline; move a stage.",
+)
