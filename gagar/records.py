@@ -386,6 +386,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, tag="dead-letter/1")
     """Headers of the record, as they came."""
     at: float = 0.0
     """When the record was rejected, Unix seconds."""
+    retried_as: LogRef | None = None
+    """None, unless this tells of another dead letter, at `source`, that it was retried: where the copy of its record lies."""
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True, tag="run-settings/1"):

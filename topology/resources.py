@@ -1,6 +1,7 @@
 """What the stages of one run share: paths, tasks, ways into the log. Each is made when it is first asked for."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -49,6 +50,16 @@ class Resources:
     def references(self) -> LogReferences:
         """Reads by reference in any topic, not yet connected."""
         return LogReferences(self.transport(), [topic for topic in TOPICS if topic.is_grouped], owns_transport=True)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Transport]:
+        """A way into the log, open for the length of a `with`."""
+        transport = self.transport()
+        await transport.open()
+        try:
+            yield transport
+        finally:
+            await transport.close()
 
     def _kafka(self) -> Transport:
         from gagar.stream.kafka.client import KafkaTransport

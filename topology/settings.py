@@ -8,8 +8,7 @@ alike lead to the same files.
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -94,7 +93,7 @@ async def check_settings(resources: Resources) -> list[str]:
 
 async def read_settings(resources: Resources) -> RunSettings | None:
     """What a run was started with last; none if it never was."""
-    async with _opened(resources) as transport:
+    async with resources.opened() as transport:
         return await _newest(transport)
 
 
@@ -102,7 +101,7 @@ async def write_settings(resources: Resources) -> None:
     """Records what a run is started with; readers see it when this returns. Raises UnavailableError."""
     settings, directory = settings_of(resources.run), str(resources.run.directory)
     record = RunSettings(settings=settings, host=socket.gethostname(), directory=directory, at=time.time())
-    async with _opened(resources) as transport:
+    async with resources.opened() as transport:
         producer = await transport.start_producer("settings", [RUN_SETTINGS])
         try:
             await producer.begin()
@@ -124,13 +123,3 @@ async def _newest(transport: Transport) -> RunSettings | None:
         async for delivery in scan_transport(transport, [RUN_SETTINGS]):
             newest = delivery.record
     return newest
-
-
-@asynccontextmanager
-async def _opened(resources: Resources) -> AsyncIterator[Transport]:
-    transport = resources.transport()
-    await transport.open()
-    try:
-        yield transport
-    finally:
-        await transport.close()

@@ -93,7 +93,7 @@ class Audit:
             self._apply_request(record, source, delivery.at)
         elif isinstance(record, PolicyVersion):
             self._apply_version(record, source)
-        elif isinstance(record, DeadLetter):
+        elif isinstance(record, DeadLetter) and record.retried_as is None:
             self._num_dead_letters += delivery.at >= self._terms.since
             self._apply_letter(record)
         elif (apply := self._apply_by.get(type(record))) and (trail := self._trail(record.group_id, source)):

@@ -33,12 +33,15 @@ MAX_NAMES = 8
 
 def reading_options(command: Callable[..., T]) -> Callable[..., T]:
     """Gives a click command that reads a run `--run` and `--set`; without a name among them it is the newest run of the
-    directory. The command is called with the run as it was started, and its cluster is there meanwhile."""
+    directory. The command is called with the run as it was started, and its cluster is there meanwhile. An argument `run_name`
+    of the command names the run too."""
 
     @run_option_pair
     @functools.wraps(command)
     def wrapped(*args: Any, run_path: str, overrides: tuple[str, ...], **kwargs: Any) -> T:
         source = click.get_current_context().get_parameter_source("run_path")
+        if name := kwargs.pop("run_name", None):
+            overrides = (*overrides, f"run.name={name}")
         run = run_to_read(run_path, overrides, is_file_given=source is not ParameterSource.DEFAULT)
         with cluster_to_read(run):
             return command(*args, run=run, **kwargs)
@@ -46,16 +49,17 @@ def reading_options(command: Callable[..., T]) -> Callable[..., T]:
     return wrapped
 
 
-def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool) -> Run:
+def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool, is_told: bool = True) -> Run:
     """The run as it was started last, or as it is given if nothing is saved of it; tells on stderr which one it is and how it
-    differs from what is given. Raises ConfigError."""
+    differs from what is given, if `is_told`. Raises ConfigError."""
+    say = functools.partial(click.echo, err=True) if is_told else lambda text: None
     given = open_run(run_path, overrides)
     is_named = is_file_given or any(override.partition("=")[0].strip() == "run.name" for override in overrides)
     if not is_named and (names := run_names(given.dir)):
         overrides = (*overrides, f"run.name={names[-1]}")
         given = open_run(run_path, overrides)
         where = given.directory.parent
-        click.echo(f"run {names[-1]}: the newest in {where}; name another one with --set run.name=NAME", err=True)
+        say(f"run {names[-1]}: the newest in {where}; name another one with --set run.name=NAME")
     saved = saved_run(given)
     if saved is None:
         check_table_names(given)
@@ -63,7 +67,7 @@ def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool)
     if not is_file_given:
         given = load_run(saved.directory / FILE, (*overrides, f"run.dir={given.dir}"))
     for line in differences(settings_of(saved), settings_of(given)):
-        click.echo(f"run {saved.run.name}: {line}; it is read as it was", err=True)
+        say(f"run {saved.run.name}: {line}; it is read as it was")
     return saved
 
 

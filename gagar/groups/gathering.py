@@ -88,7 +88,10 @@ class Gather(Reducer[OpenGroup]):
         return Reduced(outputs=[close(state, state.request, now)], is_closed=True)
 
     def is_late(self, delivery: Delivery[Any], is_finished: Callable[[LogRef], bool]) -> bool:
-        """A verdict is late if its request's unit is committed: all inputs of a group are finished together, when it closes."""
+        """A verdict is late if its request's unit is committed: all inputs of a group are finished together, when it closes. A
+        retried request comes after the others of its group: if that is not open by then, it has closed."""
+        if isinstance(delivery.record, RolloutRequest):
+            return delivery.is_retry
         return isinstance(delivery.record, Verdict) and is_finished(delivery.record.attempt.request)
 
     def _count_duplicate(self, state: OpenGroup, record: RolloutRequest | Verdict) -> None:

@@ -21,7 +21,7 @@ async def groups_between(
     transport: Transport, topics: Sequence[Topic], since: float = 0.0, until: float = math.inf, task_id: str = ""
 ) -> list[str]:
     """Groups requested at a broker time (Unix seconds) in `[since, until)`, of one task if it is named."""
-    topic = _topic_of(topics, RolloutRequest)
+    topic = topic_of(topics, RolloutRequest)
     spans = await spans_between(transport, await partitions_of(transport, [topic]), since, until)
     found: dict[str, None] = {}
     async with aclosing(scan_transport(transport, [topic], spans=spans)) as deliveries:
@@ -35,10 +35,10 @@ async def outcomes_of_step(transport: Transport, topics: Sequence[Topic], step: 
     """The surviving outcomes that the learner wrote at a step: of the groups that it trained, and of those that it dropped."""
     lineage = Lineage()
     found: dict[str, Outcome] = {}
-    async with aclosing(scan_transport(transport, [_topic_of(topics, PolicyVersion)])) as deliveries:
+    async with aclosing(scan_transport(transport, [topic_of(topics, PolicyVersion)])) as deliveries:
         async for delivery in deliveries:
             lineage.observe(delivery.record)
-    async with aclosing(scan_transport(transport, [_topic_of(topics, Outcome)])) as deliveries:
+    async with aclosing(scan_transport(transport, [topic_of(topics, Outcome)])) as deliveries:
         async for delivery in deliveries:
             outcome = delivery.record
             if outcome.run_id and outcome.step == step and lineage.survives(outcome.run_id, step):
@@ -46,5 +46,6 @@ async def outcomes_of_step(transport: Transport, topics: Sequence[Topic], step: 
     return list(found.values())
 
 
-def _topic_of(topics: Sequence[Topic], record_type: type[Any]) -> Topic:
+def topic_of(topics: Sequence[Topic], record_type: type[Any]) -> Topic:
+    """The one that carries records of a type."""
     return next(topic for topic in topics if topic.record is record_type)

@@ -11,7 +11,7 @@ retention took it) is looked for between the request and the deadline.
 """
 
 import math
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -115,17 +115,14 @@ class Collector:
                     yield raw
 
     async def _trajectories(self, known: "KnownGroups") -> AsyncGenerator[RawRecord, None]:
-        incomplete = [group for group in known.groups.values() if group.since and group.is_incomplete]
+        span = known.span_of_incomplete()
         async with aclosing(self._referred(known, Trajectory)) as raws:
             async for raw in raws:
                 yield raw
-        if not incomplete:
+        if span is None:
             return
-        since = min(group.since for group in incomplete) - CLOCK_SKEW_S
-        is_bounded = all(group.deadline for group in incomplete)
-        until = max(group.deadline for group in incomplete) + CLOCK_SKEW_S + LATE_S if is_bounded else math.inf
         seen = known.wanted.get(self._topics[Trajectory].name, set())
-        async with aclosing(self._scan(Trajectory, known, since, until)) as raws:
+        async with aclosing(self._scan(Trajectory, known, *span)) as raws:
             async for raw in raws:
                 if raw.ref not in seen:
                     yield raw
@@ -176,6 +173,15 @@ class KnownGroups:
         """Every request of every group was seen."""
         return all(group.is_asked for group in self.groups.values())
 
+    def span_of_incomplete(self) -> tuple[float, float] | None:
+        """The broker times between which a trajectory that nothing refers to may lie; none if there is no such."""
+        incomplete = [group for group in self.groups.values() if group.since and group.is_incomplete]
+        if not incomplete:
+            return None
+        is_bounded = all(group.deadline for group in incomplete)
+        until = max(group.deadline for group in incomplete) + CLOCK_SKEW_S + LATE_S if is_bounded else math.inf
+        return min(group.since for group in incomplete) - CLOCK_SKEW_S, until
+
     def note(self, raw: RawRecord, topic: Topic) -> None:
         """Takes in what a record says about itself and others; one that cannot be read says nothing."""
         group = self.groups.get(raw.key)
@@ -191,14 +197,22 @@ class KnownGroups:
             group.group_size = max(group.group_size, record.group_size)
             group.asked.add(record.sample_index)
             group.deadline = max(group.deadline, raw.time + record.deadline_s)
-        if isinstance(record, DeadLetter):
-            self.wanted.setdefault(record.source.topic, set()).add(record.source)
         for member in members_of(record):
-            if isinstance(member, Verdict | MemberAdvantage):
+            if not isinstance(member, Trajectory):
                 group.referred.add(member.sample_index)
-                self.wanted.setdefault(member.trajectory.topic, set()).add(member.trajectory)
-            if member.attempt.tokens is not None:
-                self.wanted.setdefault(member.attempt.tokens.topic, set()).add(member.attempt.tokens)
+        for ref in references_of(record):
+            self.wanted.setdefault(ref.topic, set()).add(ref)
+
+
+def references_of(record: Any) -> Iterator[LogRef]:
+    """The transcripts, tokens and rejected records that a record refers to."""
+    if isinstance(record, DeadLetter):
+        yield record.source
+    for member in members_of(record):
+        if not isinstance(member, Trajectory):
+            yield member.trajectory
+        if member.attempt.tokens is not None:
+            yield member.attempt.tokens
 
 
 def members_of(record: Any) -> Sequence[Trajectory | Verdict | MemberAdvantage]:

@@ -152,7 +152,7 @@ class Progress:
         elif isinstance(record, PolicyVersion):
             self._apply_version(record, delivery.at)
         elif isinstance(record, DeadLetter):
-            self._num_dead_letters += 1
+            self._num_dead_letters += record.retried_as is None
 
     @property
     def num_records(self) -> int:

@@ -27,6 +27,8 @@ class Delivery(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Broker time of the record, Unix seconds."""
     here: float = 0.0
     """The same moment by this host's monotonic clock: what a handler's deadline counts from."""
+    is_retry: bool = False
+    """A copy of a dead letter, see `gagar.stream.retries`; `ref` is the place of the record that was rejected."""
 
 
 class Linked(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from gagar.errors import BadRecordError, GagarError
 from gagar.records import DeadLetter, Outcome, PolicyVersion, Record, RunSettings, decode, encode
 from gagar.stream.handlers import Delivery, Linked, Output, Tombstone
 from gagar.stream.lanes.units import LinkedSend, Spot, Unit
+from gagar.stream.retries import mark_in, place_of
 from gagar.stream.spec import Stage, Topic
 from gagar.stream.transport import RawRecord, Send
 
@@ -42,7 +43,14 @@ def to_delivery(raw: RawRecord, topic: Topic) -> Delivery[Any]:
         record = decode(topic.record, raw.value)
     except BadRecordError as error:
         raise BadRecordError(f"{raw.ref}: {error}") from error
-    return Delivery(ref=raw.ref, key=key or "", record=record, at=raw.time, here=raw.here)
+    return Delivery(
+        ref=place_of(raw),
+        key=key or "",
+        record=record,
+        at=raw.time,
+        here=raw.here,
+        is_retry=mark_in(raw.headers) is not None,
+    )
 
 
 def _text(key: bytes) -> str | None:
@@ -113,7 +121,7 @@ class Router:
             error, value = f"cut from {len(value)} to {room} bytes; {error}", value[:room]
         letter = DeadLetter(
             stage=self._stage.name,
-            source=raw.ref,
+            source=place_of(raw),
             error=f"{raw.ref}: {error}" if str(raw.ref) not in error else error,
             key=raw.key,
             value=value,

@@ -190,6 +190,7 @@ SAMPLES: tuple[Record, ...] = (
         value=b"\xff\x00",
         headers=[("attempt", b"1")],
         at=1700000100.75,
+        retried_as=LogRef(topic="trajectories", partition=1, offset=19),
     ),
     RunSettings(
         settings={"training.group_size": 8, "training.temperature": 0.5, "tasks.train.path": "train.jsonl", "grader.on": True},

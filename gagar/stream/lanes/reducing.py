@@ -75,8 +75,7 @@ class ReducerWork(DeliveryWork):
     max_poll = POLL_RECORDS
 
     def __init__(self, lane: LaneView, reducer: Reducer[Any], context: StageContext, clock: StreamTime) -> None:
-        super().__init__(lane)
-        self._stage = context.stage.name
+        super().__init__(lane, context.stage.name)
         self._reducer = reducer
         self._retry = context.retry
         self._router = context.router

@@ -17,6 +17,7 @@ from gagar.stream.lanes.frontier import Frontier
 from gagar.stream.lanes.reading import LaneReader
 from gagar.stream.lanes.retry import Handle
 from gagar.stream.lanes.units import Spot, Unit, UnitQueue
+from gagar.stream.retries import is_for_another
 from gagar.stream.transport import Partition, RawRecord
 
 
@@ -88,8 +89,9 @@ class DeliveryWork(Work, ABC):
     max_poll: int
     """The most deliveries worth having at hand."""
 
-    def __init__(self, lane: LaneView) -> None:
+    def __init__(self, lane: LaneView, stage: str) -> None:
         self._lane = lane
+        self._stage = stage
 
     async def run(self, reader: LaneReader) -> None:
         wait_s = 0.0
@@ -97,7 +99,10 @@ class DeliveryWork(Work, ABC):
             if await reader.fill(wait_s, self.max_poll):
                 async with self.intake() as room:
                     for raw in reader.due(room if self._lane.is_open else 0):
-                        await self.take(raw)
+                        if is_for_another(raw, self._stage):
+                            self._lane.finish(Unit(inputs=(Spot(raw.at, raw.offset),), kind="late", source=raw))
+                        else:
+                            await self.take(raw)
             wait_s = self.tick()
 
     @abstractmethod
@@ -117,9 +122,8 @@ class HandlerWork(DeliveryWork):
     """Each delivery runs its handler in a task of its own, at most `window` at a time."""
 
     def __init__(self, lane: LaneView, handle: Handle, context: StageContext) -> None:
-        super().__init__(lane)
+        super().__init__(lane, context.stage.name)
         self.max_poll = context.limits.window
-        self._stage = context.stage.name
         self._handle = handle
         self._retry = context.retry
         self._limits = context.limits

@@ -10,6 +10,7 @@ from gagar.errors import BadRecordError
 from gagar.stream.handlers import Delivery
 from gagar.stream.limits import RuntimeLimits
 from gagar.stream.readers.watched import WatchedReader, partitions_of
+from gagar.stream.retries import mark_in
 from gagar.stream.routing import to_delivery
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, RawRecord, Transport
@@ -25,7 +26,7 @@ async def scan_transport(
 ) -> AsyncGenerator[Delivery[Any], None]:
     """Committed records to the present ends (or on and on with `follow`), decoded; per partition in log order.
 
-    Tombstones and bad records are skipped, the latter with a warning. `spans`: where to begin and end instead. Raises
+    Tombstones, retries and bad records are skipped, the latter with a warning. `spans`: where to begin and end instead. Raises
     UnavailableError if a topic is not there, or (but with `follow`, which waits) if the log falls silent before the end.
     """
     by_name = {topic.name: topic for topic in topics}
@@ -66,8 +67,8 @@ async def _begin(reader: WatchedReader, partitions: Sequence[Partition], spans: 
 
 
 def _decoded(raw: RawRecord, topic: Topic) -> Delivery[Any] | None:
-    """None for a tombstone and for a bad record, which is told."""
-    if raw.value is None:
+    """None for a tombstone, for a retry, whose original was there before, and for a bad record, which is told."""
+    if raw.value is None or mark_in(raw.headers) is not None:
         return None
     try:
         return to_delivery(raw, topic)
