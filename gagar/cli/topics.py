@@ -18,7 +18,7 @@ from gagar.stream.kafka.topic_plan import TopicChange, max_kept_bytes, wanted_to
 from gagar.stream.together import run_apart
 from topology.graph import check_topology, readme_block
 from topology.resources import Resources
-from topology.settings import differences, read_settings, refusal, settings_of, write_settings
+from topology.settings import check_own, differences, read_settings, refusal, settings_of, write_settings
 from topology.stages import STAGES
 from topology.topics import ALL_TOPICS, DEAD_LETTERS, TRAJECTORY_TOKENS
 
@@ -95,6 +95,8 @@ def apply_topology(run: Run) -> list[TopicChange]:
     resources = Resources(run)
     with Admin(cluster_now(run)) as admin:
         recorded = run_apart(read_settings(resources))
+        if recorded:
+            check_own(recorded, run)
         changed = differences(recorded.settings, settings_of(run)) if recorded else []
         text = (
             refusal(recorded, run, "end all its stages first, which are at work, or take another run.name") if recorded else ""

@@ -3,10 +3,11 @@
 import click
 
 from gagar.cli.topics import apply, check, graph, plan
+from gagar.cli.topics_excerpts import export, import_
 from gagar.cli.topics_reset import reset
 
 topics = click.Group(
     "topics",
-    commands=[plan, apply, check, graph, reset],
-    help="Plan, apply or check the topics; draw the pipeline; move a stage.",
+    commands=[plan, apply, check, graph, export, import_, reset],
+    help="Plan, apply or check the topics; draw the pipeline; take parts of a run along; move a stage.",
 )

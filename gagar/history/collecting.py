@@ -74,9 +74,17 @@ class Collector:
     """Collects once: iterate over `records()`, then look at `missing`."""
 
     def __init__(
-        self, transport: Transport, topics: Sequence[Topic], group_ids: Iterable[str], *, with_tokens: bool = True
+        self,
+        transport: Transport,
+        topics: Sequence[Topic],
+        group_ids: Iterable[str],
+        *,
+        with_tokens: bool = True,
+        is_thorough: bool = False,
     ) -> None:
-        """`topics`: those of the run (`topology.topics.TOPICS`). `with_tokens=False` leaves the token arrays in the log."""
+        """`topics`: those of the run (`topology.topics.TOPICS`). `with_tokens=False` leaves the token arrays in the log.
+        `is_thorough`: a transcript that no record refers to is looked for even where every attempt has one, as a fault upstream
+        may have doubled it."""
         self.missing: list[LogRef] = []
         """Records that others refer to and that the log no longer holds."""
         self._transport = transport
@@ -84,6 +92,7 @@ class Collector:
         self._references = LogReferences(transport, list(self._topics.values()))
         self._keys = {group_id.encode() for group_id in group_ids}
         self._with_tokens = with_tokens
+        self._is_thorough = is_thorough
 
     async def records(self) -> AsyncGenerator[RawRecord, None]:
         """Each record of the groups once; nothing of a group without a request. Raises UnavailableError. Close it
@@ -115,7 +124,7 @@ class Collector:
                     yield raw
 
     async def _trajectories(self, known: "KnownGroups") -> AsyncGenerator[RawRecord, None]:
-        span = known.span_of_incomplete()
+        span = known.span_of_incomplete(is_thorough=self._is_thorough)
         async with aclosing(self._referred(known, Trajectory)) as raws:
             async for raw in raws:
                 yield raw
@@ -173,9 +182,9 @@ class KnownGroups:
         """Every request of every group was seen."""
         return all(group.is_asked for group in self.groups.values())
 
-    def span_of_incomplete(self) -> tuple[float, float] | None:
+    def span_of_incomplete(self, *, is_thorough: bool) -> tuple[float, float] | None:
         """The broker times between which a trajectory that nothing refers to may lie; none if there is no such."""
-        incomplete = [group for group in self.groups.values() if group.since and group.is_incomplete]
+        incomplete = [group for group in self.groups.values() if group.since and (is_thorough or group.is_incomplete)]
         if not incomplete:
             return None
         is_bounded = all(group.deadline for group in incomplete)

@@ -1,0 +1,161 @@
+"""Writes the records of an excerpt into the empty topics of a fresh run, in one transaction, with references that lead there.
+
+In: an open file, a transport, the topics of a run. Out: the records, and last the run's settings, by which every stage knows
+that the run was imported and begins nothing on it. Records keep partition number, order, key, headers and broker time. A
+partition of which retention had taken the beginning there gets a tombstone first, which is deleted then, so that its log begins
+later than at 0 here too, and references to what is gone lead before that. Not promised: that offsets are what they were.
+
+An import that is broken off leaves nothing that readers see but that tombstone, and can be done again. Nobody else may write to
+the run meanwhile: each record is compared with the place that was foretold for it.
+"""
+
+import heapq
+from array import array
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from operator import attrgetter
+
+from gagar.errors import ConfigError, UnavailableError
+from gagar.excerpts.container import ExcerptFile, Manifest, Row
+from gagar.excerpts.relocation import Relocation
+from gagar.records import LogRef, RunSettings, encode
+from gagar.stream.readers.scans import scan_raw
+from gagar.stream.readers.watched import WatchedReader, partitions_of
+from gagar.stream.routing import key_of
+from gagar.stream.spec import Topic
+from gagar.stream.transport import Partition, Producer, Send, Transport
+
+NAME = "import"
+"""Of the transactional id, `<run>.import`."""
+MAX_UNANSWERED = 512
+"""Records on their way at a time."""
+MAX_UNANSWERED_BYTES = 64 << 20
+ENDS_STALL_S = 30.0
+Places = Mapping[Partition, "array[int]"]
+Cut = Callable[[Mapping[Partition, int]], Awaitable[None]]
+"""Lets the logs of partitions begin at offsets, as retention would."""
+
+
+def known_topics(manifest: Manifest, topics: Sequence[Topic], num_partitions: int) -> None:
+    """Raises ConfigError for an excerpt with records of a partition that a run of so many does not have."""
+    counts = {topic.name: topic.count_partitions(num_partitions) for topic in topics}
+    for member in manifest.members:
+        if not 0 <= member.number < counts.get(member.topic, 0):
+            raise ConfigError(
+                f"{member.name}: expected a partition of {', '.join(counts)}, got {member.topic}[{member.number}]"
+            )
+
+
+async def check_empty(transport: Transport, topics: Sequence[Topic]) -> None:
+    """Raises ConfigError if the topics hold a record; what was written and never committed, and tombstones, are none."""
+    async with aclosing(scan_raw(transport, await partitions_of(transport, topics))) as raws:
+        async for raw in raws:
+            if raw.value is not None:
+                raise ConfigError(f"run.name: expected a run without records, got one with {raw.ref}; set another run.name")
+
+
+class Importer:
+    """Imports once."""
+
+    def __init__(
+        self, file: ExcerptFile, offsets: Places, transport: Transport, topics: Sequence[Topic], settings: RunSettings
+    ) -> None:
+        """`offsets`: those of `file`, which has been compared with its checksums by that. `topics`: of a run. `settings`: what
+        the new run is to have on the log, on a topic among them."""
+        self._file = file
+        self._offsets = offsets
+        self._transport = transport
+        self._topics = topics
+        self._settings = settings
+
+    async def run(self, cut: Cut, on_record: Callable[[Row], None]) -> None:
+        """Writes everything; `on_record` is called with each record. Raises UnavailableError if the log fails, if it takes too
+        long, or if somebody else writes to the run."""
+        begins = {Partition(begin.topic, begin.number): begin.offset for begin in self._file.manifest.begins}
+        producer = await self._transport.start_producer(NAME, self._topics)
+        try:
+            await self._begin_later(producer, begins, cut)
+            ends = await self._ends()
+            relocation, sender = Relocation(self._offsets, ends, begins), Sender(producer)
+            await producer.begin()
+            for at in sorted(self._offsets):
+                for place, row in enumerate(self._rows(at), start=ends[at]):
+                    await sender.send(_moved(row, at, relocation), at, place)
+                    on_record(row)
+            await sender.send(self._told(), None, 0)
+            await sender.wait()
+            await producer.commit(NAME, {})
+        finally:
+            await producer.close()
+
+    def _rows(self, at: Partition) -> Iterator[Row]:
+        """The records of a partition in the order of the log that they come from."""
+        members = [member for member in self._file.manifest.members if (member.topic, member.number) == at]
+        return heapq.merge(*map(self._file.rows, members), key=attrgetter("offset"))
+
+    def _told(self) -> Send:
+        topic = next(topic for topic in self._topics if topic.record is RunSettings)
+        return Send(topic=topic.name, key=key_of(self._settings).encode(), value=encode(self._settings))
+
+    async def _begin_later(self, producer: Producer, begins: Iterable[Partition], cut: Cut) -> None:
+        """Lets the logs begin later than at 0."""
+        if not begins:
+            return
+        keys = {at.number: next(self._rows(at)).key for at in self._offsets}
+        sender = Sender(producer)
+        await producer.begin()
+        for at in begins:
+            await sender.send(Send(topic=at.topic, key=keys[at.number], value=None), None, 0)
+        await sender.wait()
+        await producer.commit(NAME, {})
+        ends = await self._ends()
+        await cut({at: ends[at] for at in begins})
+
+    async def _ends(self) -> dict[Partition, int]:
+        """Where each partition goes on."""
+        partitions = await partitions_of(self._transport, self._topics)
+        reader = WatchedReader("ends", self._transport, partitions, ENDS_STALL_S)
+        try:
+            return await reader.ends()
+        finally:
+            await reader.close()
+
+
+class Sender:
+    """Sends records of one transaction, a bounded number at a time, and makes sure that each lies where it should."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._answers: deque[tuple[Awaitable[LogRef], Partition | None, int, int]] = deque()
+        self._num_bytes = 0
+
+    async def send(self, send: Send, at: Partition | None, place: int) -> None:
+        """Hands a record over that must come to lie at an offset of a partition; None: wherever it does."""
+        size = len(send.value or b"")
+        self._answers.append((await self._producer.send(send), at, place, size))
+        self._num_bytes += size
+        while len(self._answers) >= MAX_UNANSWERED or self._num_bytes >= MAX_UNANSWERED_BYTES:
+            await self._wait_for_one()
+
+    async def wait(self) -> None:
+        """Until all are answered."""
+        while self._answers:
+            await self._wait_for_one()
+
+    async def _wait_for_one(self) -> None:
+        answer, at, place, size = self._answers.popleft()
+        self._num_bytes -= size
+        ref = await answer
+        if at is not None and (Partition(ref.topic, ref.partition), ref.offset) != (at, place):
+            raise UnavailableError(f"{at}@{place}: expected a record there, got it at {ref}; let nobody else write to this run")
+
+
+def _moved(row: Row, at: Partition, relocation: Relocation) -> Send:
+    return Send(
+        topic=at.topic,
+        key=row.key,
+        value=None if row.value is None else relocation.value(row.value),
+        headers=relocation.headers(row.headers),
+        time=row.time_ms / 1000,
+    )
