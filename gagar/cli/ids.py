@@ -8,7 +8,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
@@ -39,7 +39,7 @@ def reference(text: str, topic: Topic) -> LogRef | None:
     return LogRef(topic=topic.name, partition=int(found[2]), offset=int(found[3]))
 
 
-class LetterId(click.ParamType):
+class LetterId(click.ParamType[LogRef]):
     """A dead letter: `PARTITION@OFFSET`, or its whole reference."""
 
     name = "dead letter"
@@ -57,14 +57,14 @@ class LetterId(click.ParamType):
         return found
 
 
-class TrajectoryId(click.ParamType):
+class TrajectoryId(click.ParamType[tuple[str, int] | LogRef]):
     """An attempt: `GROUP/SAMPLE`, or a reference to its trajectory."""
 
     name = "trajectory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int] | LogRef:
         if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]
+            return cast(tuple[str, int] | LogRef, value)
         if found := reference(value, TRAJECTORIES):
             return found
         sample = SAMPLE.fullmatch(value)

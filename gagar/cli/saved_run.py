@@ -52,7 +52,11 @@ def reading_options(command: Callable[..., T]) -> Callable[..., T]:
 def run_to_read(run_path: str, overrides: Sequence[str], *, is_file_given: bool, is_told: bool = True) -> Run:
     """The run as it was started last, or as it is given if nothing is saved of it; tells on stderr which one it is and how it
     differs from what is given, if `is_told`. Raises ConfigError."""
-    say = functools.partial(click.echo, err=True) if is_told else lambda text: None
+
+    def say(text: str) -> None:
+        if is_told:
+            click.echo(text, err=True)
+
     given = open_run(run_path, overrides)
     is_named = is_file_given or any(override.partition("=")[0].strip() == "run.name" for override in overrides)
     if not is_named and (names := run_names(given.dir)):

@@ -6,6 +6,7 @@ or (of a group, an attempt) a directory of files. Nothing is written to the clus
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -229,9 +230,9 @@ async def _attempt(
 ) -> tuple[GroupHistory, AttemptHistory]:
     """Raises ConfigError if there is no such attempt."""
     if isinstance(wanted, LogRef):
-        [found] = await with_transport(resources, lambda transport: _trajectories(transport, wanted))
-        wanted = (found.group_id, found.sample_index)
-    group_id, sample = wanted
+        group_id, sample = await with_transport(resources, partial(_sample_at, wanted))
+    else:
+        group_id, sample = wanted
     history = await _group(resources, group_id, is_followed)
     for attempt in history.attempts:
         if attempt.sample_index == sample:
@@ -240,10 +241,12 @@ async def _attempt(
     raise ConfigError(f"trajectory {group_id}/{sample}: expected a sample of the group, of {samples or 'none'}, got {sample}")
 
 
-async def _trajectories(transport: Transport, ref: LogRef) -> list[Trajectory]:
+async def _sample_at(ref: LogRef, transport: Transport) -> tuple[str, int]:
+    """Group and sample of a trajectory; raises BadRecordError if there is none."""
     references = LogReferences(transport, [TRAJECTORIES])
     try:
-        return await references.read([ref], Trajectory)
+        [found] = await references.read([ref], Trajectory)
+        return found.group_id, found.sample_index
     finally:
         await references.close()
 

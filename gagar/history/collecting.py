@@ -33,7 +33,7 @@ from gagar.records import (
     decode,
 )
 from gagar.stream.readers.references import LogReferences
-from gagar.stream.readers.scans import scan_raw
+from gagar.stream.readers.scans import Spans, scan_raw
 from gagar.stream.readers.watched import WatchedReader, partitions_of
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, RawRecord, Transport
@@ -151,16 +151,26 @@ class Collector:
 
     async def _referred(self, known: "KnownGroups", record_type: type[Any]) -> AsyncGenerator[RawRecord, None]:
         topic = self._topics[record_type]
-        if record_type is TrajectoryTokens and not self._with_tokens:
+        wanted = sorted(known.wanted.get(topic.name, ()))
+        if not wanted or (record_type is TrajectoryTokens and not self._with_tokens):
             return
-        for ref in sorted(known.wanted.get(topic.name, ())):
-            try:
-                raw = await self._references.find(ref)
-            except BadRecordError:
-                self.missing.append(ref)
-                continue
-            known.note(raw, topic)
-            yield raw
+        spans = await spans_between(self._transport, await partitions_of(self._transport, [topic]), 0.0, math.inf)
+        for ref in wanted:
+            raw = await self._find(ref, spans)
+            if raw is not None:
+                known.note(raw, topic)
+                yield raw
+
+    async def _find(self, ref: LogRef, spans: Spans) -> RawRecord | None:
+        """None if there is no such record any more. One beyond the end, of a wrong reference, is not waited for."""
+        begin, end = spans.get(Partition(ref.topic, ref.partition), (0, 0))
+        try:
+            if begin <= ref.offset < end:
+                return await self._references.find(ref)
+        except BadRecordError:
+            pass
+        self.missing.append(ref)
+        return None
 
 
 class KnownGroups:

@@ -27,8 +27,6 @@ Tell = Callable[[Delivery[Any]], None]
 
 async def follow_group(transport: Transport, topics: Sequence[Topic], group_id: str, tell: Tell) -> GroupHistory:
     """The history of a group that has ended; of one that is not there, an empty one at once. Raises UnavailableError."""
-    read = [topic for topic in topics if topic.record is not TrajectoryTokens]
-    places = await partitions_of(transport, read)
     chosen = await _partitions(transport, topics, group_id)
     ends = await spans_between(transport, chosen, 0.0, math.inf)
     history = await read_group(transport, topics, group_id)

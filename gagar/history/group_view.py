@@ -73,7 +73,7 @@ def render_group(history: GroupHistory) -> RenderableType:
 
 def render_attempt(history: GroupHistory, attempt: AttemptHistory) -> RenderableType:
     """One attempt: its verdict, its patch and its transcript."""
-    lines = [*_head(history), _attempts([attempt]), Text()]
+    lines: list[RenderableType] = [*_head(history), _attempts([attempt]), Text()]
     if attempt.trajectory is not None:
         trajectory = attempt.trajectory.record
         for number, message in enumerate(trajectory.messages):

@@ -11,7 +11,7 @@ from gagar.records import DeadLetter, LogRef
 from gagar.stream.memory.transport import MemoryLog, MemoryReader, MemoryTransport
 from gagar.stream.transport import Partition, RawRecord, Send
 from tests.audit_runs import make_run, way_of
-from tests.builders import make_request
+from tests.builders import make_ref, make_request, make_verdict
 from tests.contract.world import make_trajectory
 from tests.logs import NUM_PARTITIONS, append, empty_log, lay, transport_of
 from topology.topics import TOPICS
@@ -95,6 +95,16 @@ async def test_what_retention_has_taken_is_named_and_the_rest_is_found() -> None
     assert len([raw for raw in raws if raw.at.topic == "trajectories"]) == 3
 
 
+async def test_a_reference_that_leads_nowhere_is_missing_at_once() -> None:
+    log = empty_log()
+    append(log, make_request(group_size=1))
+    beyond, elsewhere = make_ref("trajectories", 7), make_ref("trajectories", 0, partition=99)
+    append(log, make_verdict(trajectory=beyond, tokens=None))
+    append(log, make_verdict(trajectory=elsewhere, tokens=None))
+    _, missing = await collected(log, "t-000000")
+    assert missing == [beyond, elsewhere]
+
+
 async def test_a_record_that_nobody_can_read_is_found_by_its_key_and_by_its_dead_letter() -> None:
     log = empty_log()
     append(log, make_request(group_size=1))
@@ -111,21 +121,21 @@ async def test_a_record_that_nobody_can_read_is_found_by_its_key_and_by_its_dead
 async def test_only_the_partition_of_the_group_is_read() -> None:
     log = empty_log()
     lay(log, make_run())
-    opened: list[Partition] = []
+    read: list[Partition] = []
+
+    class WatchingReader(MemoryReader):
+        async def seek(self, at: Partition, offset: int | None, /) -> None:
+            read.append(at)
+            await super().seek(at, offset)
 
     class WatchingTransport(MemoryTransport):
         async def open_reader(self, partitions: Sequence[Partition], /, *, is_single: bool = False) -> MemoryReader:
-            if not is_single:
-                opened.extend(partitions)
-            return await super().open_reader(partitions, is_single=is_single)
+            return WatchingReader(self, partitions)
 
     async for _ in Collector(WatchingTransport(log), TOPICS, ["t-000001"]).records():
         pass
-    assert len({at.number for at in opened}) == 1
-    assert {at.topic for at in opened} == {topic.name for topic in TOPICS if topic.is_grouped} - {
-        "trajectories",
-        "trajectory-tokens",
-    }
+    assert len({at.number for at in read}) == 1
+    assert {at.topic for at in read} == {topic.name for topic in TOPICS if topic.is_grouped}
 
 
 async def test_a_run_without_topics_is_told() -> None:
