@@ -110,14 +110,16 @@ class Collector:
             await self._references.close()
 
     async def _of_number(self, known: "KnownGroups") -> AsyncGenerator[RawRecord, None]:
-        async with aclosing(self._scan(RolloutRequest, known)) as raws:
+        async with aclosing(self._scan(RolloutRequest, known, await self._spans(RolloutRequest, known))) as raws:
             async for raw in raws:
                 yield raw
                 if known.are_asked:
                     break
         if not known.since:
             return
-        scans = [self._scan(kind, known, known.since - CLOCK_SKEW_S) for kind in ORDER[1:-2]]
+        # Ends are asked for downstream first: nothing is read whose cause came too late to be read.
+        spans = {kind: await self._spans(kind, known, known.since - CLOCK_SKEW_S) for kind in reversed(ORDER[1:-2])}
+        scans = [self._scan(kind, known, spans[kind]) for kind in ORDER[1:-2]]
         for raws in (*scans, self._trajectories(known), self._referred(known, TrajectoryTokens)):
             async with aclosing(raws):
                 async for raw in raws:
@@ -131,22 +133,21 @@ class Collector:
         if span is None:
             return
         seen = known.wanted.get(self._topics[Trajectory].name, set())
-        async with aclosing(self._scan(Trajectory, known, *span)) as raws:
+        async with aclosing(self._scan(Trajectory, known, await self._spans(Trajectory, known, *span))) as raws:
             async for raw in raws:
                 if raw.ref not in seen:
                     yield raw
 
-    async def _scan(
-        self, record_type: type[Any], known: "KnownGroups", since: float = 0.0, until: float = math.inf
-    ) -> AsyncGenerator[RawRecord, None]:
-        """Records of the groups on one topic whose broker time is in `[since, until)`; what they refer to is noted."""
-        topic = self._topics[record_type]
-        at = Partition(topic.name, known.number)
-        spans = await spans_between(self._transport, [at], since, until)
-        async with aclosing(scan_raw(self._transport, [at], spans=spans)) as raws:
+    async def _spans(self, record_type: type[Any], known: "KnownGroups", since: float = 0.0, until: float = math.inf) -> Spans:
+        """What one topic holds by now of the broker times in `[since, until)`."""
+        return await spans_between(self._transport, [Partition(self._topics[record_type].name, known.number)], since, until)
+
+    async def _scan(self, record_type: type[Any], known: "KnownGroups", spans: Spans) -> AsyncGenerator[RawRecord, None]:
+        """Records of the groups on one topic; what they refer to is noted."""
+        async with aclosing(scan_raw(self._transport, list(spans), spans=spans)) as raws:
             async for raw in raws:
                 if raw.key in known.groups:
-                    known.note(raw, topic)
+                    known.note(raw, self._topics[record_type])
                     yield raw
 
     async def _referred(self, known: "KnownGroups", record_type: type[Any]) -> AsyncGenerator[RawRecord, None]:
