@@ -1,7 +1,7 @@
 """Excerpts between logs in memory, and the audit of such a log."""
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from gagar.audit.fold import Audit, AuditTerms
@@ -9,7 +9,7 @@ from gagar.audit.references import broken_claims
 from gagar.audit.result import AuditResult
 from gagar.excerpts.container import ExcerptFile, ExcerptWriter, Manifest
 from gagar.excerpts.exporting import Selection, export_groups
-from gagar.excerpts.importing import Importer
+from gagar.excerpts.importing import Cut, Importer
 from gagar.records import RunSettings
 from gagar.stream.memory.transport import MemoryLog
 from gagar.stream.readers.references import LogReferences
@@ -42,7 +42,7 @@ async def import_from(path: Path, log: MemoryLog, transport: Transport | None = 
         file.close()
 
 
-def cutting(log: MemoryLog) -> Callable[..., object]:
+def cutting(log: MemoryLog) -> Cut:
     async def cut(begins: Mapping[Partition, int]) -> None:
         for at, begin in begins.items():
             log.truncate(at, begin)

@@ -57,7 +57,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         given = [bool(self.group_ids), self.step is not None, bool(self.since)]
         if sum(given) != 1:
             raise ConfigError(f"gagar topics export: expected one of --group, --step and --since, got {sum(given) or 'none'}")
-        if self.until and not self.since < self.until:
+        if self.until and not 0 < self.since < self.until:
             raise ConfigError("--until: expected a time after --since, got none such")
 
     def text(self) -> str:
@@ -257,7 +257,8 @@ def _tell(is_json: bool, told: Mapping[str, Any], text: str) -> None:
 
 
 def _size(manifest: Manifest) -> str:
-    return f"{manifest.selection}, {manifest.num_groups} groups, {manifest.num_records} records, {manifest.num_bytes} bytes"
+    groups = "1 group" if manifest.num_groups == 1 else f"{manifest.num_groups} groups"
+    return f"{manifest.selection}: {groups}, {manifest.num_records} records, {manifest.num_bytes} bytes"
 
 
 def _missing(manifest: Manifest) -> str:
