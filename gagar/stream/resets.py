@@ -83,12 +83,7 @@ async def commit_moves(
     try:
         for number, name in names.items():
             producers[number] = await transport.start_producer(name, (*stage.outputs, dead_letters))
-        now = await read()
-        for one in planned:
-            if now.get(one.at) != one.before:
-                got = now[one.at].offset if one.at in now else "none"
-                expected = f"expected {one.at} at {one.before.offset if one.before else 'no offset'}, as in the plan"
-                raise UnavailableError(f"stage {stage.name}: {expected}, got {got}; it has gone on meanwhile: plan anew")
+        _check_plan(stage, planned, await read())
         for number, producer in producers.items():
             await producer.begin()
             await producer.commit(stage.name, {one.at: one.after for one in planned if one.at.number == number})
@@ -99,3 +94,11 @@ async def commit_moves(
     finally:
         for producer in producers.values():
             await producer.close()
+
+
+def _check_plan(stage: Stage, planned: Sequence[Move], now: Positions) -> None:
+    for one in planned:
+        if now.get(one.at) != one.before:
+            got = now[one.at].offset if one.at in now else "none"
+            expected = f"expected {one.at} at {one.before.offset if one.before else 'no offset'}, as in the plan"
+            raise UnavailableError(f"stage {stage.name}: {expected}, got {got}; it has gone on meanwhile: plan anew")

@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 
 from gagar.broker import local
 from gagar.cli import topics as apply_module
-from gagar.cli import topics_excerpts as module
-from gagar.cli import topics_reset
+from gagar.cli.of_topics import excerpts as module
+from gagar.cli.of_topics import reset as reset_module
+from gagar.cli.of_topics.excerpts import imported_run
+from gagar.cli.of_topics.group import topics
 from gagar.cli.run_file import open_run
 from gagar.cli.saved_run import run_to_read
-from gagar.cli.topics_excerpts import imported_run
-from gagar.cli.topics_group import topics
 from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError, GagarError
 from gagar.excerpts.container import ExcerptFile
@@ -116,8 +116,8 @@ class Here:
         monkeypatch.setattr(module, "check_coordinators", lambda *_: None)
         monkeypatch.setattr(module, "Admin", lambda kafka: FakeAdmin(logs["test-imported"], self.made))
         monkeypatch.setattr(local, "cluster_of", cluster_of)
-        monkeypatch.setattr(topics_reset, "Admin", lambda kafka: self.admin)
-        monkeypatch.setattr(topics_reset, "_transport", lambda *_: MemoryTransport(logs["test"]))
+        monkeypatch.setattr(reset_module, "Admin", lambda kafka: self.admin)
+        monkeypatch.setattr(reset_module, "_transport", lambda *_: MemoryTransport(logs["test"]))
         monkeypatch.setattr(apply_module.goes_on, "__defaults__", (0.0,))
 
     def call(self, *arguments: str) -> Result:

@@ -16,8 +16,6 @@ import click
 import msgspec
 from click.core import ParameterSource
 from msgspec.structs import replace
-from rich.console import Console
-from rich.progress import Progress
 
 from gagar.cli.audit import since_time
 from gagar.cli.run_file import open_run, run_option_pair
@@ -128,13 +126,11 @@ async def write_excerpt(resources: Resources, asked: Asked, writer: ExcerptWrite
         raise UnavailableError(
             f"run {resources.run.run.name}: expected its settings on the log, got none: nobody has started it"
         )
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("records", total=None)
-        async with resources.opened() as transport:
-            selection = Selection(
-                text=asked.text(), group_ids=await _chosen(transport, asked), settings=settings, at=time.time()
-            )
-            manifest = await export_groups(transport, TOPICS, selection, writer, lambda raw: progress.advance(task))
+    async with resources.opened() as transport:
+        chosen = await _chosen(transport, asked)
+        selection = Selection(text=asked.text(), group_ids=chosen, settings=settings, at=time.time())
+        with _progress() as advance:
+            manifest = await export_groups(transport, TOPICS, selection, writer, advance)
     if manifest.num_groups < max(1, len(asked.group_ids)):
         got = f"{manifest.num_groups} of {len(asked.group_ids)}" if len(asked.group_ids) > 1 else "none"
         raise ConfigError(f"{asked.text()}: expected groups that were requested, got {got} in run {resources.run.run.name}")
@@ -233,10 +229,21 @@ async def _check_fresh(resources: Resources) -> None:
 async def _import(
     resources: Resources, file: ExcerptFile, offsets: Places, settings: RunSettings, cut: Callable[..., Any]
 ) -> None:
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("records", total=file.manifest.num_records)
-        async with resources.opened() as transport:
-            await Importer(file, offsets, transport, ALL_TOPICS, settings).run(cut, lambda row: progress.advance(task))
+    async with resources.opened() as transport:
+        with _progress(file.manifest.num_records) as advance:
+            await Importer(file, offsets, transport, ALL_TOPICS, settings).run(cut, advance)
+
+
+@contextmanager
+def _progress(total: int | None = None) -> Iterator[Callable[[object], None]]:
+    """A bar on stderr, where that is a terminal; call what is given with each record."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), "records", TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda record: progress.advance(task)
 
 
 def exported_object(path: Path, manifest: Manifest) -> dict[str, Any]:
