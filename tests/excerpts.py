@@ -32,12 +32,12 @@ async def export_to(path: Path, log: MemoryLog, *group_ids: str) -> Manifest:
     return manifest
 
 
-async def import_from(path: Path, log: MemoryLog, transport: Transport | None = None) -> None:
+async def import_from(path: Path, log: MemoryLog, transport: Transport | None = None, timeout_s: float = 60.0) -> None:
     """Reads it into another log."""
     file = ExcerptFile(path)
     importer = Importer(file, file.offsets(), transport or transport_of(log), ALL_TOPICS, HERE)
     try:
-        await importer.run(cutting(log), lambda row: None)
+        await importer.run(cutting(log), lambda row: None, timeout_s)
     finally:
         file.close()
 

@@ -9,6 +9,7 @@ An import that is broken off leaves nothing that readers see but that tombstone,
 the run meanwhile: each record is compared with the place that was foretold for it.
 """
 
+import asyncio
 import heapq
 from array import array
 from collections import deque
@@ -69,25 +70,33 @@ class Importer:
         self._topics = topics
         self._settings = settings
 
-    async def run(self, cut: Cut, on_record: Callable[[Row], None]) -> None:
-        """Writes everything; `on_record` is called with each record. Raises UnavailableError if the log fails, if it takes too
-        long, or if somebody else writes to the run."""
+    async def run(self, cut: Cut, on_record: Callable[[Row], None], timeout_s: float) -> None:
+        """Writes everything; `on_record` is called with each record. Raises UnavailableError if the log fails, if it takes
+        longer than brokers let a transaction take, or if somebody else writes to the run: then nothing is to be seen."""
         begins = {Partition(begin.topic, begin.number): begin.offset for begin in self._file.manifest.begins}
         producer = await self._transport.start_producer(NAME, self._topics)
         try:
-            await self._begin_later(producer, begins, cut)
-            ends = await self._ends()
-            relocation, sender = Relocation(self._offsets, ends, begins), Sender(producer)
-            await producer.begin()
-            for at in sorted(self._offsets):
-                for place, row in enumerate(self._rows(at), start=ends[at]):
-                    await sender.send(_moved(row, at, relocation), at, place)
-                    on_record(row)
-            await sender.send(self._told(), None, 0)
-            await sender.wait()
-            await producer.commit(NAME, {})
+            async with asyncio.timeout(timeout_s):
+                await self._begin_later(producer, begins, cut)
+                await self._write(producer, begins, on_record)
+        except TimeoutError as error:
+            expected = f"expected all {self._file.manifest.num_records} records within {timeout_s:g} s, got no end"
+            advice = "see whether the brokers answer, export less, or raise their transaction.max.timeout.ms"
+            raise UnavailableError(f"import: {expected}; nothing of it is to be seen; {advice}") from error
         finally:
             await producer.close()
+
+    async def _write(self, producer: Producer, begins: Mapping[Partition, int], on_record: Callable[[Row], None]) -> None:
+        ends = await self._ends()
+        relocation, sender = Relocation(self._offsets, ends, begins), Sender(producer)
+        await producer.begin()
+        for at in sorted(self._offsets):
+            for place, row in enumerate(self._rows(at), start=ends[at]):
+                await sender.send(_moved(row, at, relocation), at, place)
+                on_record(row)
+        await sender.send(self._told(), None, 0)
+        await sender.wait()
+        await producer.commit(NAME, {})
 
     def _rows(self, at: Partition) -> Iterator[Row]:
         """The records of a partition in the order of the log that they come from."""

@@ -220,6 +220,15 @@ async def test_an_import_beside_somebody_who_writes_ends(path: Path) -> None:
     assert len(records_of(here)) == 1
 
 
+async def test_an_import_that_takes_too_long_ends_and_leaves_nothing(path: Path) -> None:
+    there, here = empty_log(), empty_log()
+    lay(there, make_run())
+    await export_to(path, there, *IDS)
+    with pytest.raises(UnavailableError, match=r"^import: expected all .* records within 1e-09 s, got no end; nothing of it"):
+        await import_from(path, here, timeout_s=1e-9)
+    assert records_of(here) == []
+
+
 async def damaged(path: Path) -> bytes:
     log = empty_log()
     lay(log, make_run())

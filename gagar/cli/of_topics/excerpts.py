@@ -17,14 +17,15 @@ import msgspec
 from click.core import ParameterSource
 from msgspec.structs import replace
 
+from gagar.broker.address import names_cluster
 from gagar.cli.audit import since_time
-from gagar.cli.run_file import open_run, run_option_pair
+from gagar.cli.run_file import check_dir, open_run, run_option_pair
 from gagar.cli.saved_run import cluster_to_read, run_to_read, save_run
 from gagar.config import KafkaTable, Run, run_of
 from gagar.errors import ConfigError, UnavailableError
 from gagar.excerpts.container import ExcerptFile, ExcerptWriter, Manifest
 from gagar.excerpts.exporting import Selection, export_groups
-from gagar.excerpts.importing import Importer, Places, check_empty, known_topics
+from gagar.excerpts.importing import Cut, Importer, Places, check_empty, known_topics
 from gagar.history.choosing import groups_between, outcomes_of_step
 from gagar.records import RunSettings
 from gagar.stream.kafka.admin import Admin
@@ -164,6 +165,8 @@ def import_(context: click.Context, path: Path, run_path: str, overrides: tuple[
         is_file_given = context.get_parameter_source("run_path") is not ParameterSource.DEFAULT
         run = imported_run(file.manifest, open_run(run_path, overrides), overrides, is_file_given=is_file_given)
         known_topics(file.manifest, TOPICS, run.kafka.num_partitions)
+        if not names_cluster(run):
+            check_dir(run)
         offsets = file.offsets()
         with cluster_of(run) as kafka:
             put_in(run, kafka, file, offsets, path.name)
@@ -208,9 +211,15 @@ def put_in(run: Run, kafka: KafkaTable, file: ExcerptFile, offsets: Places, name
                 admin.delete_before, {(run.topic(at.topic), at.number): begin for at, begin in begins.items()}
             )
 
-        timeout_s = min(MAX_TRANSACTION_S, int(longest) / 1000 if longest else MAX_TRANSACTION_S) / 2
-        patient = Resources(replace(run, kafka=replace(run.kafka, transaction_timeout_s=timeout_s)))
-        asyncio.run(_import(patient, file, offsets, imported_settings(run, file.manifest, name), cut))
+        timeout_s = int(longest) / 1000 if longest else MAX_TRANSACTION_S
+        # A transport lets its transactions take twice that.
+        patient = Resources(replace(run, kafka=replace(run.kafka, transaction_timeout_s=timeout_s / 2)))
+        settings = imported_settings(run, file.manifest, name)
+
+        def importer(transport: Transport) -> Importer:
+            return Importer(file, offsets, transport, ALL_TOPICS, settings)
+
+        asyncio.run(_import(patient, importer, file.manifest.num_records, cut, timeout_s))
 
 
 def imported_settings(run: Run, manifest: Manifest, name: str) -> RunSettings:
@@ -227,11 +236,11 @@ async def _check_fresh(resources: Resources) -> None:
 
 
 async def _import(
-    resources: Resources, file: ExcerptFile, offsets: Places, settings: RunSettings, cut: Callable[..., Any]
+    resources: Resources, importer: Callable[[Transport], Importer], num_records: int, cut: Cut, timeout_s: float
 ) -> None:
     async with resources.opened() as transport:
-        with _progress(file.manifest.num_records) as advance:
-            await Importer(file, offsets, transport, ALL_TOPICS, settings).run(cut, advance)
+        with _progress(num_records) as advance:
+            await importer(transport).run(cut, advance, timeout_s)
 
 
 @contextmanager
