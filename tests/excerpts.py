@@ -9,7 +9,7 @@ from gagar.audit.references import broken_claims
 from gagar.audit.result import AuditResult
 from gagar.excerpts.container import ExcerptFile, ExcerptWriter, Manifest
 from gagar.excerpts.exporting import Selection, export_groups
-from gagar.excerpts.importing import Cut, Importer
+from gagar.excerpts.importing import Importer
 from gagar.records import RunSettings
 from gagar.stream.memory.transport import MemoryLog
 from gagar.stream.readers.references import LogReferences
@@ -37,17 +37,23 @@ async def import_from(path: Path, log: MemoryLog, transport: Transport | None = 
     file = ExcerptFile(path)
     importer = Importer(file, file.offsets(), transport or transport_of(log), ALL_TOPICS, HERE)
     try:
-        await importer.run(cutting(log), lambda row: None, timeout_s)
+        await importer.run(MemoryBounds(log), lambda row: None, timeout_s)
     finally:
         file.close()
 
 
-def cutting(log: MemoryLog) -> Cut:
-    async def cut(begins: Mapping[Partition, int]) -> None:
-        for at, begin in begins.items():
-            log.truncate(at, begin)
+class MemoryBounds:
+    """`LogBounds` of a log in memory."""
 
-    return cut
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    async def ends(self) -> dict[Partition, int]:
+        return {at: part.end for at, part in self._log.partitions.items()}
+
+    async def begin_at(self, offsets: Mapping[Partition, int], /) -> None:
+        for at, begin in offsets.items():
+            self._log.truncate(at, begin)
 
 
 def records_of(log: MemoryLog) -> list[RawRecord]:

@@ -16,13 +16,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from operator import attrgetter
+from typing import Protocol
 
 from gagar.errors import ConfigError, UnavailableError
 from gagar.excerpts.container import ExcerptFile, Manifest, Row
 from gagar.excerpts.relocation import Relocation
 from gagar.records import LogRef, RunSettings, encode
 from gagar.stream.readers.scans import scan_raw
-from gagar.stream.readers.watched import WatchedReader, partitions_of
+from gagar.stream.readers.watched import partitions_of
 from gagar.stream.routing import key_of
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, Producer, Send, Transport
@@ -32,10 +33,17 @@ NAME = "import"
 MAX_UNANSWERED = 512
 """Records on their way at a time."""
 MAX_UNANSWERED_BYTES = 64 << 20
-ENDS_STALL_S = 30.0
 Places = Mapping[Partition, "array[int]"]
-Cut = Callable[[Mapping[Partition, int]], Awaitable[None]]
-"""Lets the logs of partitions begin at offsets, as retention would."""
+
+
+class LogBounds(Protocol):
+    """Where the logs of a run begin and end."""
+
+    async def ends(self) -> Mapping[Partition, int]:
+        """The next offset of each partition, asked for when no transaction is open there any more."""
+
+    async def begin_at(self, offsets: Mapping[Partition, int], /) -> None:
+        """Lets partitions begin there, as retention would."""
 
 
 def known_topics(manifest: Manifest, topics: Sequence[Topic], num_partitions: int) -> None:
@@ -70,15 +78,15 @@ class Importer:
         self._topics = topics
         self._settings = settings
 
-    async def run(self, cut: Cut, on_record: Callable[[Row], None], timeout_s: float) -> None:
+    async def run(self, bounds: LogBounds, on_record: Callable[[Row], None], timeout_s: float) -> None:
         """Writes everything; `on_record` is called with each record. Raises UnavailableError if the log fails, if it takes
         longer than brokers let a transaction take, or if somebody else writes to the run: then nothing is to be seen."""
         begins = {Partition(begin.topic, begin.number): begin.offset for begin in self._file.manifest.begins}
         producer = await self._transport.start_producer(NAME, self._topics)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._begin_later(producer, begins, cut)
-                await self._write(producer, begins, on_record)
+                await self._begin_later(producer, begins, bounds)
+                await self._write(producer, Relocation(self._offsets, await bounds.ends(), begins), on_record)
         except TimeoutError as error:
             expected = f"expected all {self._file.manifest.num_records} records within {timeout_s:g} s, got no end"
             advice = "see whether the brokers answer, export less, or raise their transaction.max.timeout.ms"
@@ -86,13 +94,12 @@ class Importer:
         finally:
             await producer.close()
 
-    async def _write(self, producer: Producer, begins: Mapping[Partition, int], on_record: Callable[[Row], None]) -> None:
-        ends = await self._ends()
-        relocation, sender = Relocation(self._offsets, ends, begins), Sender(producer)
+    async def _write(self, producer: Producer, relocation: Relocation, on_record: Callable[[Row], None]) -> None:
+        sender = Sender(producer)
         await producer.begin()
         for at in sorted(self._offsets):
-            for place, row in enumerate(self._rows(at), start=ends[at]):
-                await sender.send(_moved(row, at, relocation), at, place)
+            for row in self._rows(at):
+                await sender.send(_moved(row, at, relocation), at, relocation.offset(at, row.offset))
                 on_record(row)
         await sender.send(self._told(), None, 0)
         await sender.wait()
@@ -107,7 +114,7 @@ class Importer:
         topic = next(topic for topic in self._topics if topic.record is RunSettings)
         return Send(topic=topic.name, key=key_of(self._settings).encode(), value=encode(self._settings))
 
-    async def _begin_later(self, producer: Producer, begins: Iterable[Partition], cut: Cut) -> None:
+    async def _begin_later(self, producer: Producer, begins: Iterable[Partition], bounds: LogBounds) -> None:
         """Lets the logs begin later than at 0."""
         if not begins:
             return
@@ -118,17 +125,8 @@ class Importer:
             await sender.send(Send(topic=at.topic, key=keys[at.number], value=None), None, 0)
         await sender.wait()
         await producer.commit(NAME, {})
-        ends = await self._ends()
-        await cut({at: ends[at] for at in begins})
-
-    async def _ends(self) -> dict[Partition, int]:
-        """Where each partition goes on."""
-        partitions = await partitions_of(self._transport, self._topics)
-        reader = WatchedReader("ends", self._transport, partitions, ENDS_STALL_S)
-        try:
-            return await reader.ends()
-        finally:
-            await reader.close()
+        ends = await bounds.ends()
+        await bounds.begin_at({at: ends[at] for at in begins})
 
 
 class Sender:

@@ -22,7 +22,7 @@ from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError, GagarError
 from gagar.excerpts.container import ExcerptFile
 from gagar.stream.lanes.frontier import AT_START
-from gagar.stream.memory.transport import MemoryLog, MemoryTransport
+from gagar.stream.memory.transport import MemoryLog, MemoryTransport, PartitionLog
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Committed, Partition
 from tests.audit_runs import make_run as make_records
@@ -48,11 +48,11 @@ num_steps = 4
 
 
 class FakeAdmin:
-    """Of a cluster in memory that holds one log."""
+    """Of a cluster in memory that holds a log for each run."""
 
-    def __init__(self, log: MemoryLog, made: list[Topic]) -> None:
+    def __init__(self, logs: Mapping[str, MemoryLog], made: list[Topic]) -> None:
         self.kafka = KafkaTable()
-        self._log = log
+        self._logs = logs
         self._made = made
         self.members = False
 
@@ -69,7 +69,8 @@ class FakeAdmin:
 
     def delete_before(self, offsets: Mapping[tuple[str, int], int]) -> None:
         for (name, number), offset in offsets.items():
-            self._log.truncate(self._at(name, number), offset)
+            run, _, topic = name.partition(".")
+            self._logs[run].truncate(Partition(topic, number), offset)
 
     def has_members(self, groups: Sequence[str]) -> bool:
         return self.members
@@ -79,20 +80,22 @@ class FakeAdmin:
         return dict.fromkeys(names, state)
 
     def start_offsets(self, sizes: Mapping[str, int]) -> dict[tuple[str, int], int]:
-        return {place: self._log.partitions[self._at(*place)].start for place in self._places(sizes)}
+        return {place: self._part(*place).start for place in self._places(sizes)}
 
-    def end_offsets(self, sizes: Mapping[str, int]) -> dict[tuple[str, int], int]:
-        return {place: self._log.partitions[self._at(*place)].end for place in self._places(sizes)}
+    def end_offsets(self, sizes: Mapping[str, int], *, is_committed: bool = True) -> dict[tuple[str, int], int]:
+        return {place: self._part(*place).end for place in self._places(sizes)}
 
     def offsets_since(self, sizes: Mapping[str, int], at: float) -> dict[tuple[str, int], int]:
         return {place: -1 if place[1] else 1 for place in self._places(sizes)}
 
     def positions(self, group: str) -> dict[tuple[str, int], Committed]:
-        offsets = self._log.group(group.partition(".")[2]).offsets
-        return {(f"test.{at.topic}", at.number): committed for at, committed in offsets.items()}
+        run, _, stage = group.partition(".")
+        offsets = self._logs[run].group(stage).offsets
+        return {(f"{run}.{at.topic}", at.number): committed for at, committed in offsets.items()}
 
-    def _at(self, name: str, number: int) -> Partition:
-        return Partition(name.partition(".")[2], number)
+    def _part(self, name: str, number: int) -> PartitionLog:
+        run, _, topic = name.partition(".")
+        return self._logs[run].partitions[Partition(topic, number)]
 
     def _places(self, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
         return [(name, number) for name, size in sizes.items() for number in range(size)]
@@ -104,7 +107,7 @@ class Here:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.logs = {"test": empty_log(), "test-imported": empty_log(), "other": empty_log()}
         self.made: list[Topic] = []
-        self.admin = FakeAdmin(self.logs["test"], self.made)
+        self.admin = FakeAdmin(self.logs, self.made)
         (directory / "there").mkdir()
         self.run_file = write_run(directory / "there", SECRET)
         self.directory = directory
@@ -114,7 +117,7 @@ class Here:
         monkeypatch.setattr(module, "cluster_to_read", nullcontext)
         monkeypatch.setattr("gagar.cli.saved_run.cluster_to_read", nullcontext)
         monkeypatch.setattr(module, "check_coordinators", lambda *_: None)
-        monkeypatch.setattr(module, "Admin", lambda kafka: FakeAdmin(logs["test-imported"], self.made))
+        monkeypatch.setattr(module, "Admin", lambda kafka: self.admin)
         monkeypatch.setattr(local, "cluster_of", cluster_of)
         monkeypatch.setattr(reset_module, "Admin", lambda kafka: self.admin)
         monkeypatch.setattr(reset_module, "_transport", lambda *_: MemoryTransport(logs["test"]))

@@ -25,7 +25,7 @@ from gagar.config import KafkaTable, Run, run_of
 from gagar.errors import ConfigError, UnavailableError
 from gagar.excerpts.container import ExcerptFile, ExcerptWriter, Manifest
 from gagar.excerpts.exporting import Selection, export_groups
-from gagar.excerpts.importing import Cut, Importer, Places, check_empty, known_topics
+from gagar.excerpts.importing import Importer, LogBounds, Places, check_empty, known_topics
 from gagar.history.choosing import groups_between, outcomes_of_step
 from gagar.records import RunSettings
 from gagar.stream.kafka.admin import Admin
@@ -37,6 +37,8 @@ from topology.topics import ALL_TOPICS, DEAD_LETTERS, TOPICS
 
 MAX_TRANSACTION_S = 900.0
 """What brokers allow if nobody has told them otherwise (`transaction.max.timeout.ms`)."""
+SETTLED_S, SETTLED_POLL_S = 90.0, 0.2
+"""Brokers end the transaction of a producer that was killed after its time, and write markers a moment after an answer."""
 AS_IMPORTED = {"message.timestamp.type": "CreateTime", "retention.ms": "-1", "retention.bytes": "-1"}
 """Settings of the topics of an imported run: its records keep their times, and do not go because these lie far back."""
 
@@ -205,12 +207,6 @@ def put_in(run: Run, kafka: KafkaTable, file: ExcerptFile, offsets: Places, name
         admin.apply(run, topics)
         check_coordinators(admin, run.run.name, DEAD_LETTERS)
         longest = admin.broker_setting("transaction.max.timeout.ms")
-
-        async def cut(begins: Mapping[Partition, int]) -> None:
-            await asyncio.to_thread(
-                admin.delete_before, {(run.topic(at.topic), at.number): begin for at, begin in begins.items()}
-            )
-
         timeout_s = int(longest) / 1000 if longest else MAX_TRANSACTION_S
         # A transport lets its transactions take twice that.
         patient = Resources(replace(run, kafka=replace(run.kafka, transaction_timeout_s=timeout_s / 2)))
@@ -219,7 +215,8 @@ def put_in(run: Run, kafka: KafkaTable, file: ExcerptFile, offsets: Places, name
         def importer(transport: Transport) -> Importer:
             return Importer(file, offsets, transport, ALL_TOPICS, settings)
 
-        asyncio.run(_import(patient, importer, file.manifest.num_records, cut, timeout_s))
+        bounds = ClusterBounds(admin, run)
+        asyncio.run(_import(patient, importer, file.manifest.num_records, bounds, timeout_s))
 
 
 def imported_settings(run: Run, manifest: Manifest, name: str) -> RunSettings:
@@ -235,12 +232,36 @@ async def _check_fresh(resources: Resources) -> None:
             await check_empty(transport, topics)
 
 
+class ClusterBounds:
+    """`LogBounds` of a run's topics on a cluster."""
+
+    def __init__(self, admin: Admin, run: Run) -> None:
+        self._admin = admin
+        self._sizes = {run.topic(topic.name): topic.count_partitions(run.kafka.num_partitions) for topic in ALL_TOPICS}
+        self._prefix = run.topic("")
+
+    async def ends(self) -> dict[Partition, int]:
+        """Raises UnavailableError if a transaction stays open: of the preflight, or of a producer that was killed."""
+        deadline = time.monotonic() + SETTLED_S
+        while True:
+            written = await asyncio.to_thread(self._admin.end_offsets, self._sizes, is_committed=False)
+            if written == await asyncio.to_thread(self._admin.end_offsets, self._sizes):
+                return {Partition(name.removeprefix(self._prefix), number): end for (name, number), end in written.items()}
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"import: expected no open transaction on {self._prefix}*, got one; try again later")
+            await asyncio.sleep(SETTLED_POLL_S)
+
+    async def begin_at(self, offsets: Mapping[Partition, int], /) -> None:
+        named = {(self._prefix + at.topic, at.number): offset for at, offset in offsets.items()}
+        await asyncio.to_thread(self._admin.delete_before, named)
+
+
 async def _import(
-    resources: Resources, importer: Callable[[Transport], Importer], num_records: int, cut: Cut, timeout_s: float
+    resources: Resources, importer: Callable[[Transport], Importer], num_records: int, bounds: LogBounds, timeout_s: float
 ) -> None:
     async with resources.opened() as transport:
         with _progress(num_records) as advance:
-            await importer(transport).run(cut, advance, timeout_s)
+            await importer(transport).run(bounds, advance, timeout_s)
 
 
 @contextmanager
