@@ -195,7 +195,7 @@ def _faults(history: GroupHistory) -> Iterator[Text]:
 def _references(history: GroupHistory) -> Table:
     """Where every record lies, and when the broker took it."""
     rows = table("record", ">sample", "at", "broker time")
-    for delivery in history.deliveries:
+    for delivery in sorted(history.deliveries, key=lambda delivery: delivery.at):
         sample = getattr(delivery.record, "sample_index", "")
         rows.add_row(str(delivery.record.__struct_config__.tag), str(sample), str(delivery.ref), moment(delivery.at))
     return rows

@@ -30,6 +30,9 @@ from gagar.stream.retries import RetryMark, mark_in, marked
 from gagar.stream.spec import Stage, Topic
 from gagar.stream.transport import Partition, Producer, RawRecord, Send, Transport
 
+MAX_ERROR_CHARS = 500
+"""Of each error in a list."""
+
 
 class LetterLine(msgspec.Struct, kw_only=True):
     """One dead letter in a list."""
@@ -41,6 +44,7 @@ class LetterLine(msgspec.Struct, kw_only=True):
     source: LogRef
     key: bytes
     error: str
+    """Its beginning."""
     num_bytes: int
     retried_as: LogRef | None = None
 
@@ -80,7 +84,7 @@ async def list_letters(transport: Transport, topics: Sequence[Topic], stage: str
                     stage=record.stage,
                     source=record.source,
                     key=record.key,
-                    error=record.error,
+                    error=record.error[:MAX_ERROR_CHARS],
                     num_bytes=len(record.value),
                 )
     return sorted(lines.values(), key=lambda line: (line.at, line.ref))
@@ -120,22 +124,23 @@ class Retrier:
         self._references = LogReferences(transport, [self._letters])
 
     async def retry(self, refs: Sequence[LogRef]) -> AsyncGenerator[Retried, None]:
-        """In the order given. Letters are read before anyone is fenced, marks after."""
-        letters: dict[LogRef, DeadLetter] = {}
+        """In the order given. That the letters are there is made sure of before anyone is fenced, marks are read after."""
+        keys: dict[LogRef, bytes] = {}
         for ref in refs:
             try:
-                letters[ref] = (await _read(self._transport, self._letters, ref))[1]
+                keys[ref] = (await _read(self._transport, self._letters, ref))[0].key
             except BadRecordError as error:
                 yield Retried(letter=ref, refusal=str(error))
-        if not letters:
+        if not keys:
             return
         outputs = [self._letters, *{topic.name: topic for stage in self._stages.values() for topic in stage.inputs}.values()]
         producer = await self._transport.start_producer(f"{self._letters.name}.{self._number}", outputs)
         try:
             self._num_partitions = len(await partitions_of(self._transport, [self._letters]))
             marks = await _marks(self._transport, self._at, min(refs).offset)
-            closed = await self._closed({letter.key for letter in letters.values()})
-            for ref, letter in letters.items():
+            closed = await self._closed(set(keys.values()))
+            for ref in keys:
+                _, letter = await _read(self._transport, self._letters, ref)
                 refusal = f"was retried already, as {marks[ref]}" if ref in marks else self._refusal(letter, closed)
                 if refusal:
                     expected = f"dead letter {ref}: expected one that can be retried"
@@ -188,8 +193,11 @@ class Retrier:
 
 async def _read(transport: Transport, topic: Topic, ref: LogRef) -> tuple[RawRecord, DeadLetter]:
     """Raises BadRecordError if there is no dead letter at a place."""
-    references = LogReferences(transport, [topic])
+    references, at = LogReferences(transport, [topic]), Partition(ref.topic, ref.partition)
+    begin, end = (await spans_between(transport, await partitions_of(transport, [topic]), 0.0, math.inf)).get(at, (0, 0))
     try:
+        if not begin <= ref.offset < end:
+            raise BadRecordError(f"expected a dead letter, got none: the partition holds offsets {begin} to {end - 1}")
         raw = await references.find(ref)
         record = decode(DeadLetter, raw.value or b"")
         if record.retried_as is not None:

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 FILES = (
     *("frontier", "units", "reading", "watched", "budget", "grouping", "memory", "learner_queue", "sourcing"),
     *("effects", "reducers", "sources", "journals", "lane", "reducing"),
-    *("deaths", "learner_deaths", "gathering", "admission"),
+    *("letters", "deaths", "learner_deaths", "gathering", "admission"),
 )
 """Quick ones first: a mutant is dead at the first failure."""
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from aiokafka.errors import IllegalOperation, NodeNotReadyError  # noqa: TID251  as the client raises it
 
+from gagar.config import KafkaTable
 from gagar.errors import UnavailableError
+from gagar.stream.kafka.client import KafkaTransport
 from gagar.stream.kafka.connecting import started, stopped, translated
 from gagar.stream.kafka.metadata import topic_identities
 
@@ -83,3 +85,11 @@ def test_a_transaction_that_is_lost_while_records_are_handed_over_is_an_outage_a
     """The client's error for it is none of its KafkaErrors."""
     with pytest.raises(UnavailableError, match="lane to advantages: expected an answer"), translated("lane to advantages"):
         raise IllegalOperation("Can't send messages while not in transaction")
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"), [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536)]
+)
+def test_a_key_leads_where_every_kafka_client_writes_it(key: bytes, hashed: int) -> None:
+    transport = KafkaTransport(KafkaTable(), "try")
+    assert [transport.number_of(key, count) for count in (1, 3, 8)] == [(hashed & 0x7FFFFFFF) % count for count in (1, 3, 8)]

@@ -120,7 +120,7 @@ def light_modules() -> list[str]:
     """What must be cheap to import: stages, topology, the commands and the contracts."""
     from topology.stages import STAGES
 
-    commands = [f"gagar.cli.{path.stem}" for path in sorted((ROOT / "gagar" / "cli").glob("*.py")) if path.stem != "__init__"]
+    commands = [dotted(path) for path in sorted((ROOT / "gagar" / "cli").rglob("*.py")) if path.stem != "__init__"]
     core = ["gagar.config", "gagar.records", "gagar.stream.spec", "gagar.stream.handlers", "gagar.sandbox.protocol"]
     return [*core, "topology.stages", "topology.graph", *(stage.module for stage in STAGES), *commands]
 

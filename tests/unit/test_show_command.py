@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gagar.cli.show import show
+from gagar.cli.history.show import show
 from gagar.errors import ConfigError
 from gagar.records import DeadLetter, Message, encode
 from gagar.stream.memory.transport import MemoryLog

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from gagar.broker.address import names_cluster
 from gagar.cli.audit import since_time
+from gagar.cli.history.ids import complete_groups
 from gagar.cli.run_file import check_dir, open_run, run_option_pair
 from gagar.cli.saved_run import cluster_to_read, run_to_read, save_run
 from gagar.config import KafkaTable, Run, run_of
@@ -72,7 +73,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command("export")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--group", "group_ids", multiple=True, metavar="ID", help="A group; repeatable.")
+@click.option("--group", "group_ids", multiple=True, metavar="ID", shell_complete=complete_groups, help="A group; repeatable.")
 @click.option("--step", type=click.IntRange(min=1), help="The groups that the learner ended at a step.")
 @click.option(
     "--since", callback=since_time, metavar="WHEN", help="Groups requested since then: 30m, 2h, 1d, or an ISO time (UTC)."

@@ -3,22 +3,15 @@
 In: the run, ids of dead letters. Out: text, or one JSON object; copies of the records on their topics, each in a transaction.
 """
 
-import asyncio
-from contextlib import aclosing
-
 import click
 
-from gagar.cli.ids import LetterId, complete_letters
+from gagar.cli.history.ids import LetterId, complete_letters
+from gagar.cli.history.show import as_json
 from gagar.cli.saved_run import reading_options
-from gagar.cli.show import as_json, show_letter, tell, with_transport
 from gagar.config import Run
-from gagar.history.letters import Retried, list_letters, retry_letters
-from gagar.history.letters_view import line_object, render_lines, render_retries, retried_object
 from gagar.records import LogRef
-from gagar.stream.transport import Transport
 from topology.resources import Resources
 from topology.stages import STAGES
-from topology.topics import TOPICS
 
 
 @click.group("dead-letters")
@@ -31,12 +24,13 @@ def dead_letters() -> None:
 
 @dead_letters.command("list")
 @reading_options
-@click.option("--stage", default="", type=click.Choice([stage.name for stage in STAGES]), help="Only what this stage rejected.")
+@click.option("--stage", type=click.Choice([stage.name for stage in STAGES]), help="Only what this stage rejected.")
 @as_json
-def list_all(run: Run, stage: str, is_json: bool) -> None:
+def list_all(run: Run, stage: str | None, is_json: bool) -> None:
     """Print every dead letter: its id, its stage, the record and the error."""
-    lines = asyncio.run(with_transport(Resources(run), lambda transport: list_letters(transport, TOPICS, stage)))
-    tell(is_json, lambda: {"dead_letters": [line_object(line) for line in lines]}, lambda: render_lines(lines))
+    from gagar.cli.history import telling
+
+    telling.tell_letters(Resources(run), stage or "", is_json=is_json)
 
 
 @dead_letters.command("show")
@@ -45,7 +39,9 @@ def list_all(run: Run, stage: str, is_json: bool) -> None:
 @as_json
 def show_one(run: Run, letter: LogRef, is_json: bool) -> None:
     """Print one dead letter whole: the error, and what the record holds."""
-    show_letter(run, letter, is_json)
+    from gagar.cli.history import telling
+
+    telling.tell_letter(Resources(run), letter, is_json=is_json)
 
 
 @dead_letters.command()
@@ -61,11 +57,7 @@ def retry(context: click.Context, run: Run, letters: tuple[LogRef, ...], is_json
     For when the cause is gone: a task that was missing, a bug that is mended. A letter that was retried already is refused, and
     one whose group has closed or ended: its end stands. Exits with 1 if any is refused.
     """
-    found = asyncio.run(with_transport(Resources(run), lambda transport: _retry(transport, letters)))
-    tell(is_json, lambda: {"letters": [retried_object(retried) for retried in found]}, lambda: render_retries(found))
-    context.exit(1 if any(retried.refusal for retried in found) else 0)
+    from gagar.cli.history import telling
 
-
-async def _retry(transport: Transport, letters: tuple[LogRef, ...]) -> list[Retried]:
-    async with aclosing(retry_letters(transport, TOPICS, STAGES, letters)) as found:
-        return [retried async for retried in found]
+    are_all_retried = telling.retry_and_tell(Resources(run), letters, is_json=is_json)
+    context.exit(0 if are_all_retried else 1)
