@@ -19,7 +19,7 @@ from typing import IO
 import msgspec
 
 from gagar.errors import ConfigError
-from gagar.records import RunSettings
+from gagar.records import LogRef, RunSettings
 from gagar.stream.transport import Partition, RawRecord
 
 FORMAT = "gagar-excerpt/1"
@@ -84,8 +84,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What the run was started with last."""
     begins: list[Begin]
     """Of partitions with records of the excerpt."""
-    missing: list[str]
-    """Records that others refer to and that retention had taken. Example: `trajectory-tokens[3]@118`."""
+    missing: list[LogRef]
+    """Records that others refer to and that were not there, by place: retention had taken them."""
     members: list[Member]
 
     @property
@@ -146,7 +146,7 @@ class ExcerptWriter:
         num_groups: int,
         settings: RunSettings,
         begins: Mapping[Partition, int],
-        missing: list[str],
+        missing: list[LogRef],
     ) -> Manifest:
         """Writes the manifest and ends the file."""
         self._close()

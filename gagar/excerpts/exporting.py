@@ -63,7 +63,7 @@ async def export_groups(
         num_groups=len(asked),
         settings=selection.settings,
         begins=await begins_of(transport, grouped),
-        missing=sorted(map(str, collector.missing)),
+        missing=sorted(set(collector.missing)),
     )
 
 

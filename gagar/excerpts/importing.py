@@ -2,25 +2,25 @@
 
 In: an open file, a transport, the topics of a run. Out: the records, and last the run's settings, by which every stage knows
 that the run was imported and begins nothing on it. Records keep partition number, order, key, headers and broker time. A
-partition of which retention had taken the beginning there gets a tombstone first, which is deleted then, so that its log begins
+partition of which retention had taken the beginning there gets tombstones first, which are deleted then, so that its log begins
 later than at 0 here too, and references to what is gone lead before that. Not promised: that offsets are what they were.
 
-An import that is broken off leaves nothing that readers see but that tombstone, and can be done again. Nobody else may write to
-the run meanwhile: each record is compared with the place that was foretold for it.
+An import that is broken off leaves nothing that readers see but those tombstones, and can be done again. Nobody else may write
+to the run meanwhile: each record is compared with the place that was foretold for it.
 """
 
 import asyncio
 import heapq
 from array import array
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from operator import attrgetter
 from typing import Protocol
 
 from gagar.errors import ConfigError, UnavailableError
 from gagar.excerpts.container import ExcerptFile, Manifest, Row
-from gagar.excerpts.relocation import Relocation
+from gagar.excerpts.relocation import Relocation, Retired
 from gagar.records import LogRef, RunSettings, encode
 from gagar.stream.readers.scans import scan_raw
 from gagar.stream.readers.watched import partitions_of
@@ -64,6 +64,16 @@ async def check_empty(transport: Transport, topics: Sequence[Topic]) -> None:
                 raise ConfigError(f"run.name: expected a run without records, got one with {raw.ref}; set another run.name")
 
 
+def retired_of(manifest: Manifest) -> dict[Partition, Retired]:
+    """The partitions of which retention had taken the beginning."""
+    retired = {Partition(begin.topic, begin.number): Retired(begin.offset, []) for begin in manifest.begins}
+    for ref in sorted(manifest.missing):
+        found = retired.get(Partition(ref.topic, ref.partition))
+        if found is not None and ref.offset < found.begin:
+            found.offsets.append(ref.offset)
+    return retired
+
+
 class Importer:
     """Imports once."""
 
@@ -81,12 +91,12 @@ class Importer:
     async def run(self, bounds: LogBounds, on_record: Callable[[Row], None], timeout_s: float) -> None:
         """Writes everything; `on_record` is called with each record. Raises UnavailableError if the log fails, if it takes
         longer than brokers let a transaction take, or if somebody else writes to the run: then nothing is to be seen."""
-        begins = {Partition(begin.topic, begin.number): begin.offset for begin in self._file.manifest.begins}
+        retired = retired_of(self._file.manifest)
         producer = await self._transport.start_producer(NAME, self._topics)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._begin_later(producer, begins, bounds)
-                await self._write(producer, Relocation(self._offsets, await bounds.ends(), begins), on_record)
+                await self._begin_later(producer, retired, bounds)
+                await self._write(producer, Relocation(self._offsets, await bounds.ends(), retired), on_record)
         except TimeoutError as error:
             expected = f"expected all {self._file.manifest.num_records} records within {timeout_s:g} s, got no end"
             advice = "see whether the brokers answer, export less, or raise their transaction.max.timeout.ms"
@@ -114,19 +124,20 @@ class Importer:
         topic = next(topic for topic in self._topics if topic.record is RunSettings)
         return Send(topic=topic.name, key=key_of(self._settings).encode(), value=encode(self._settings))
 
-    async def _begin_later(self, producer: Producer, begins: Iterable[Partition], bounds: LogBounds) -> None:
-        """Lets the logs begin later than at 0."""
-        if not begins:
+    async def _begin_later(self, producer: Producer, retired: Mapping[Partition, Retired], bounds: LogBounds) -> None:
+        """Lets the logs begin later than at 0, with room before that for what is referred to there."""
+        if not retired:
             return
         keys = {at.number: next(self._rows(at)).key for at in self._offsets}
         sender = Sender(producer)
         await producer.begin()
-        for at in begins:
-            await sender.send(Send(topic=at.topic, key=keys[at.number], value=None), None, 0)
+        for at, gone in retired.items():  # the first stands for whatever else was there
+            for _ in range(1 + len(gone.offsets)):
+                await sender.send(Send(topic=at.topic, key=keys[at.number], value=None), None, 0)
         await sender.wait()
         await producer.commit(NAME, {})
         ends = await bounds.ends()
-        await bounds.begin_at({at: ends[at] for at in begins})
+        await bounds.begin_at({at: ends[at] for at in retired})
 
 
 class Sender:

@@ -11,7 +11,7 @@ beginning of the new log as it was of the old one; or there never was one, then 
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,17 +23,26 @@ NOWHERE = 1 << 48
 FIELDS = frozenset({"topic", "partition", "offset"})
 
 
+class Retired(NamedTuple):
+    """What is known of the beginning of a partition that retention had taken."""
+
+    begin: int
+    """The first offset that was left."""
+    offsets: list[int]
+    """Those before that records refer to, ascending."""
+
+
 class Relocation:
     """From old places to new ones."""
 
     def __init__(
-        self, offsets: Mapping[Partition, "array[int]"], ends: Mapping[Partition, int], begins: Mapping[Partition, int]
+        self, offsets: Mapping[Partition, "array[int]"], ends: Mapping[Partition, int], retired: Mapping[Partition, Retired]
     ) -> None:
-        """`offsets`: of the records, ascending. `ends`: where each partition goes on. `begins`: the first offset that retention
-        had left, where that was not 0."""
+        """`offsets`: of the records, ascending. `ends`: where each partition goes on. `retired`: partitions of which
+        retention had taken the beginning."""
         self._offsets = offsets
         self._ends = ends
-        self._begins = begins
+        self._retired = retired
 
     def offset(self, at: Partition, offset: int) -> int:
         """The new offset of the record that lay there."""
@@ -41,7 +50,11 @@ class Relocation:
         index = bisect_left(places, offset)
         if index < len(places) and places[index] == offset:
             return self._ends[at] + index
-        return 0 if 0 <= offset < self._begins.get(at, 0) else NOWHERE + abs(offset)
+        begin, gone = self._retired.get(at, Retired(0, []))
+        if not 0 <= offset < begin:
+            return NOWHERE + abs(offset)
+        index = bisect_left(gone, offset)
+        return 1 + index if index < len(gone) and gone[index] == offset else 0
 
     def value(self, value: bytes) -> bytes:
         """A record with the references that it holds; bytes that are no record stay as they are."""

@@ -1,5 +1,6 @@
 """A part of a run goes into a file and out of it into another log, where it says what it said before."""
 
+import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from gagar.excerpts import container
 from gagar.excerpts.container import MANIFEST, ExcerptFile, Row
 from gagar.excerpts.importing import check_empty, known_topics
 from gagar.excerpts.relocation import NOWHERE
+from gagar.history.group import read_group
+from gagar.history.group_view import as_object
 from gagar.records import DeadLetter, LogRef, RolloutRequest, RunSettings, Trajectory, TrajectoryTokens, decode, encode
 from gagar.stream.memory.transport import MemoryLog
 from gagar.stream.retries import RetryMark, mark_in, marked
@@ -93,6 +96,24 @@ async def test_what_an_audit_holds_against_a_group_there_it_holds_against_it_her
     expected = await audited(there, LATE)
     assert law in expected.broken
     assert (await audited(here, LATE)).broken == expected.broken
+
+
+async def shown(log: MemoryLog, group_id: str) -> str:
+    """As `gagar show group --json` tells it, but for offsets."""
+    history = await read_group(transport_of(log), TOPICS, group_id)
+    return re.sub(r"\]@[0-9]+", "]@", msgspec.json.encode(as_object(history)).decode())
+
+
+async def test_it_is_shown_as_there(path: Path) -> None:
+    there, here = empty_log(), used_log()
+    lay(there, make_run())
+    at = Partition("trajectories", number_of(there, "t-000001"))
+    there.truncate(at, there.partitions[at].end - 2)
+    await export_to(path, there, "t-000001", "t-000002")
+    await import_from(path, here)
+    for group_id in ("t-000001", "t-000002"):
+        assert await shown(here, group_id) == await shown(there, group_id)
+    assert '"missing":["trajectories[' in await shown(here, "t-000001") + await shown(here, "t-000002")
 
 
 async def test_what_retention_had_taken_is_gone_here_too_and_held_against_nobody(path: Path) -> None:
@@ -181,8 +202,8 @@ async def test_an_import_that_is_broken_off_leaves_nothing_and_is_done_again(pat
     at = Partition("trajectories", number_of(there, IDS[0]))
     there.truncate(at, 1)
     await export_to(path, there, *IDS)
-    here.faults[call] = [UnavailableError("gone"), UnavailableError("gone")]
     for _ in range(2):
+        here.faults[call] = [UnavailableError("gone")]
         with pytest.raises(UnavailableError):
             await import_from(path, here)
         assert records_of(here) == []

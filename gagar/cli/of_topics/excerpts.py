@@ -286,7 +286,7 @@ def exported_object(path: Path, manifest: Manifest) -> dict[str, Any]:
         "groups": manifest.num_groups,
         "records": manifest.num_records,
         "bytes": manifest.num_bytes,
-        "missing": manifest.missing,
+        "missing": [str(ref) for ref in manifest.missing],
     }
 
 

@@ -5,7 +5,6 @@ the stage is at work, and where it can only do harm (`topology.resets`).
 """
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -15,6 +14,7 @@ import msgspec
 
 from gagar.broker.address import cluster_now
 from gagar.cli.audit import since_time
+from gagar.cli.history.ids import REF
 from gagar.cli.saved_run import name_another, reading_options
 from gagar.cli.topics import goes_on
 from gagar.config import KafkaTable, Run
@@ -28,7 +28,6 @@ from topology.composition import find_stage
 from topology.resets import check_letters, check_movable, check_moves, effects_of
 from topology.topics import DEAD_LETTERS
 
-PLACE = re.compile(r"([a-z-]+)\[([0-9]{1,6})\]@([0-9]{1,18})")
 EXIT_DECLINED = 1
 Ranges = Mapping[Partition, tuple[int, int]]
 
@@ -45,7 +44,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 def target_of(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Target:
     """A click callback: `earliest`, a time in the past, or places of the log as messages print them, alone or several."""
-    matches = [PLACE.fullmatch(text) for text in texts]
+    matches = [REF.fullmatch(text) for text in texts]
     if all(matches):
         return Target(places={Partition(match[1], int(match[2])): int(match[3]) for match in matches if match})
     if len(texts) > 1:
