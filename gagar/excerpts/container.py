@@ -235,10 +235,10 @@ class ExcerptFile:
             if (digest.hexdigest(), len(places) - before) != (member.sha256, member.num_records):
                 raise self._broken(f"{member.name} with other bytes than its checksum says; copy the file again")
         for at, places in found.items():
-            ascending = sorted(places)
-            if any(later == earlier for earlier, later in pairwise(ascending)):
+            if any(earlier >= later for earlier, later in pairwise(places)):
+                found[at] = array("q", sorted(places))
+            if any(earlier == later for earlier, later in pairwise(found[at])):
                 raise self._broken(f"two records at one place of {at}")
-            found[at] = array("q", ascending)
         return found
 
     def rows(self, member: Member) -> Iterator[Row]:

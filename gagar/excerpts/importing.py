@@ -113,7 +113,11 @@ class Importer:
                 on_record(row)
         await sender.send(self._told(), None, 0)
         await sender.wait()
-        await producer.commit(NAME, {})
+        try:
+            await producer.commit(NAME, {})
+        except UnavailableError as error:
+            unknown = "whether all of it is in the run now, or nothing, is not known; `gagar show run` tells"
+            raise UnavailableError(f"import: expected to be committed, got {error}; {unknown}") from error
 
     def _rows(self, at: Partition) -> Iterator[Row]:
         """The records of a partition in the order of the log that they come from."""

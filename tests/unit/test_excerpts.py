@@ -195,12 +195,23 @@ async def test_fields_of_tomorrow_and_records_that_nobody_can_read_stay(path: Pa
     assert msgspec.msgpack.decode(got[0]) == plain | {"tomorrow": [{"x": None}]}
 
 
+async def test_an_import_whose_commit_got_lost_says_that_it_does_not_know(path: Path) -> None:
+    there, here = empty_log(), empty_log()
+    lay(there, make_run())
+    await export_to(path, there, *IDS)
+    here.faults["lost answer"] = [UnavailableError("gone")]
+    with pytest.raises(UnavailableError, match=r"^import: expected to be committed, got gone; whether all of it is in the run"):
+        await import_from(path, here)
+    assert (await audited(here, TERMS)).findings == []
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
 @pytest.mark.parametrize("call", ["begin", "send", "answer", "commit"])
-async def test_an_import_that_is_broken_off_leaves_nothing_and_is_done_again(path: Path, call: str) -> None:
+async def test_an_import_that_is_broken_off_leaves_nothing_and_is_done_again(path: Path, call: str, is_cut: bool) -> None:
     there, here = empty_log(), empty_log()
     lay(there, make_run())
     at = Partition("trajectories", number_of(there, IDS[0]))
-    there.truncate(at, 1)
+    there.truncate(at, int(is_cut))
     await export_to(path, there, *IDS)
     for _ in range(2):
         here.faults[call] = [UnavailableError("gone")]
