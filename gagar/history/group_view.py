@@ -26,7 +26,8 @@ def as_object(history: GroupHistory) -> dict[str, Any]:
     request = plain(history.newest(RolloutRequest)) or {}
     return {
         "group_id": history.group_id,
-        **{name: request.get(name) for name in ("task_id", "purpose", "group_size", "step")},
+        **{name: request.get(name) for name in ("task_id", "purpose", "group_size")},
+        "requested_at_step": request.get("step"),
         "state": history.reached,
         "has_ended": bool(history.outcomes),
         "attempts": [attempt_object(attempt, (*TRANSCRIPT, *SHARED)) for attempt in history.attempts],

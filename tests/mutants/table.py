@@ -351,11 +351,11 @@ MUTANTS = (
         "test_a_retried_request_of_a_group_that_is_not_open_is_late",
     ),
     Mutant(
-        "who retries fences everyone before, and looks for marks only then",
+        "who retries in a partition fences everyone who did before",
         "Retrier.retry",
-        "f'was retried already, as {marks[ref]}' if ref in marks else self._refusal(letter, closed)",
-        "self._refusal(letter, closed)",
-        "test_a_second_retry_is_refused_and_writes_nothing",
+        "f'{self._letters.name}.{self._number}'",
+        "f'{self._letters.name}.{id(self)}'",
+        "test_of_two_who_retry_at_the_same_time_one_writes",
     ),
     Mutant(
         "too many dead letters stop a stage",

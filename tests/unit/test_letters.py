@@ -140,6 +140,27 @@ async def test_whoever_fails_in_between_leaves_all_or_nothing(fault: str) -> Non
     assert len([raw for raw in await read(log, DEAD_LETTERS) if raw.record.retried_as]) == 1
 
 
+async def test_a_process_that_dies_at_any_moment_of_a_retry_leaves_all_or_nothing() -> None:
+    were_done = set()
+    for num_moments in range(120):
+        log = empty_log()
+        letter = rejected(log)
+        transport = transport_of(log)
+        found = retry_letters(transport, TOPICS, STAGES, [letter])
+        dying = asyncio.create_task(anext(found))
+        for _ in range(num_moments):
+            await asyncio.sleep(0)
+        were_done.add(dying.done())
+        transport.kill()
+        dying.cancel()
+        await asyncio.gather(dying, return_exceptions=True)
+        await found.aclose()
+        await retry(log, letter)
+        assert len(await read(log, DEAD_LETTERS)) == 2, num_moments
+        assert len(values_on(log, "trajectories")) == 2, num_moments
+    assert were_done == {False, True}
+
+
 async def test_the_stage_that_rejected_a_record_gets_it_again_in_its_old_place() -> None:
     world = LogWorld()
     append(world.log, make_request(group_size=1))

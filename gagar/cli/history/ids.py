@@ -23,7 +23,7 @@ from gagar.stream.spec import Topic
 from topology.resources import Resources
 from topology.topics import DEAD_LETTERS, POLICY_VERSIONS, ROLLOUT_REQUESTS, TRAJECTORIES
 
-COMPLETION_S = 3.0
+COMPLETION_S = 2.0
 MAX_IDS = 100
 MAX_OFFSET_DIGITS = 18
 REF = re.compile(rf"([a-z-]+)\[([0-9]{{1,9}})\]@([0-9]{{1,{MAX_OFFSET_DIGITS}}})")
