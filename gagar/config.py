@@ -428,7 +428,11 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
 def load_run(path: Path, overrides: tuple[str, ...] = (), root: Path | None = None) -> Run:
     """The run file at `path` with `overrides` applied; raises ConfigError. Relative paths start at `root`, or else where the
     file lies, unless it says so itself."""
-    given = _read_tables(path)
+    return run_of(_read_tables(path), overrides, root or path.parent)
+
+
+def run_of(given: dict[str, Any], overrides: tuple[str, ...], root: Path) -> Run:
+    """The tables of a run file with `overrides` applied to them, as `load_run`."""
     for override in overrides:
         apply_override(given, override)
     for name, value in given.items():
@@ -439,7 +443,7 @@ def load_run(path: Path, overrides: tuple[str, ...] = (), root: Path | None = No
     if servers:
         tables["kafka"] = {**tables.get("kafka", {}), "bootstrap_servers": servers}
     shared: dict[str, Any] = {name: convert(name, tables.pop(name, {}), kind) for name, kind in SHARED.items()}
-    start = (root or path.parent) / shared["run"].root
+    start = root / shared["run"].root
     shared["kafka"] = shared["kafka"].below(start.resolve())
     return Run(**shared, tables=tables, root=str(start.resolve()), given=given)
 

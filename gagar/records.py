@@ -406,6 +406,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, tag="run-settings/1
     """Directory of the run there: `<run.dir>/runs/<run.name>`."""
     at: float
     """When it was started with these settings, Unix seconds."""
+    imported_from: str = ""
+    """Of a run that was imported from a file: which one, and what it is a part of. Then it is to be read and replayed, and no
+    stage works on it; host, directory and time are those of the run that it comes from."""
 
 
 Record = (

@@ -42,6 +42,22 @@ def settings_of(run: Run) -> dict[str, Any]:
     return settings | {"run.root": run.root}
 
 
+def tables_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a run file with these settings, those that are not set left out. Raises ConfigError for a key that is both
+    a table and a value."""
+    tables: dict[str, Any] = {}
+    for key, value in settings.items():
+        *outer, name = key.split(".")
+        table = tables
+        for part in outer:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{key}: expected {part} to be a table, got {table!r}")
+        if value is not None:
+            table[name] = value
+    return tables
+
+
 def is_of_access(key: str) -> bool:
     """Whether the key says where the cluster is or how it is met."""
     return key.startswith(("kafka.bootstrap_", "kafka.security_", "kafka.sasl_", "kafka.ssl_"))
@@ -77,6 +93,15 @@ def refusal(recorded: RunSettings, run: Run, what_to_do: str) -> str:
     return f"run {run.run.name}: {expected}, got {'; '.join(wrong)}; {what_to_do}" if wrong else ""
 
 
+def check_own(recorded: RunSettings, run: Run) -> None:
+    """Raises ConfigError for a run that was imported: its groups have ended elsewhere."""
+    if recorded.imported_from:
+        raise ConfigError(
+            f"run {run.run.name}: expected a run to work on, got one that was imported from {recorded.imported_from}; "
+            "`gagar show`, `gagar audit` and `gagar replay` read it; to train, take another run.name"
+        )
+
+
 async def check_settings(resources: Resources) -> list[str]:
     """How a process that is about to begin differs from its run where it may. Raises ConfigError if it does where it may not,
     UnavailableError if nobody has started the run."""
@@ -86,6 +111,7 @@ async def check_settings(resources: Resources) -> list[str]:
             f"run {run.run.name}: expected its settings on topic {RUN_SETTINGS.name}, got none; "
             "run `gagar topics apply` with the --run and --set of this stage"
         )
+    check_own(recorded, run)
     if text := refusal(recorded, run, "give this process the run's, or end all stages and start the run with these settings"):
         raise ConfigError(text)
     return differences(recorded.settings, settings_of(run))

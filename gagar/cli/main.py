@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("gagar.cli.run:run", "Run one process of one stage."),
     "sft": ("gagar.cli.sft:sft", "Make a first policy from demonstrations."),
     "show": ("gagar.cli.history.show:show", "Show the whole history of one thing: a group, a step, a task."),
-    "topics": ("gagar.cli.topics:topics", "Plan, apply or check the topics; draw the pipeline."),
+    "topics": ("gagar.cli.of_topics.group:topics", "Plan, apply or check the topics; take parts of a run along; move a stage."),
     "up": ("gagar.cli.up:up", "Run the whole pipeline on this machine."),
 }
 """Name -> (module:attribute, what it does)."""

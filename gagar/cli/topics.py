@@ -1,4 +1,4 @@
-"""`gagar topics`: the cluster's topics against the topology, and the topology as a drawing."""
+"""`gagar topics plan|apply|check|graph`: the cluster's topics against the topology, and the topology as a drawing."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from gagar.stream.kafka.topic_plan import TopicChange, max_kept_bytes, wanted_to
 from gagar.stream.together import run_apart
 from topology.graph import check_topology, readme_block
 from topology.resources import Resources
-from topology.settings import differences, read_settings, refusal, settings_of, write_settings
+from topology.settings import check_own, differences, read_settings, refusal, settings_of, write_settings
 from topology.stages import STAGES
 from topology.topics import ALL_TOPICS, DEAD_LETTERS, TRAJECTORY_TOKENS
 
@@ -27,12 +27,7 @@ MEMBER_WAIT_S = 10.0
 MEMBER_POLL_S = 1.0
 
 
-@click.group()
-def topics() -> None:
-    """Plan, apply or check the topics; draw the pipeline."""
-
-
-@topics.command()
+@click.command()
 @run_options
 def plan(run: Run) -> None:
     """Print what apply would do, and what the partitions allow."""
@@ -45,7 +40,7 @@ def plan(run: Run) -> None:
         click.echo(line)
 
 
-@topics.command()
+@click.command()
 @run_options
 def apply(run: Run) -> None:
     """Create the topics that are missing and mend settings; nothing is ever deleted."""
@@ -56,7 +51,7 @@ def apply(run: Run) -> None:
     click.echo("topics are as the topology says")
 
 
-@topics.command()
+@click.command()
 @run_options
 @click.pass_context
 def check(context: click.Context, run: Run) -> None:
@@ -67,7 +62,7 @@ def check(context: click.Context, run: Run) -> None:
     context.exit(1 if changes else 0)
 
 
-@topics.command()
+@click.command()
 def graph() -> None:
     """Print the pipeline as a mermaid drawing, as the README holds it."""
     check_topology()
@@ -100,6 +95,8 @@ def apply_topology(run: Run) -> list[TopicChange]:
     resources = Resources(run)
     with Admin(cluster_now(run)) as admin:
         recorded = run_apart(read_settings(resources))
+        if recorded:
+            check_own(recorded, run)
         changed = differences(recorded.settings, settings_of(run)) if recorded else []
         text = (
             refusal(recorded, run, "end all its stages first, which are at work, or take another run.name") if recorded else ""

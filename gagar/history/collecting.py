@@ -74,9 +74,17 @@ class Collector:
     """Collects once: iterate over `records()`, then look at `missing`."""
 
     def __init__(
-        self, transport: Transport, topics: Sequence[Topic], group_ids: Iterable[str], *, with_tokens: bool = True
+        self,
+        transport: Transport,
+        topics: Sequence[Topic],
+        group_ids: Iterable[str],
+        *,
+        with_tokens: bool = True,
+        is_thorough: bool = False,
     ) -> None:
-        """`topics`: those of the run (`topology.topics.TOPICS`). `with_tokens=False` leaves the token arrays in the log."""
+        """`topics`: those of the run (`topology.topics.TOPICS`). `with_tokens=False` leaves the token arrays in the log.
+        `is_thorough`: a transcript that no record refers to is looked for even where every attempt has one, as a fault upstream
+        may have doubled it."""
         self.missing: list[LogRef] = []
         """Records that others refer to and that the log no longer holds."""
         self._transport = transport
@@ -84,6 +92,7 @@ class Collector:
         self._references = LogReferences(transport, list(self._topics.values()))
         self._keys = {group_id.encode() for group_id in group_ids}
         self._with_tokens = with_tokens
+        self._is_thorough = is_thorough
 
     async def records(self) -> AsyncGenerator[RawRecord, None]:
         """Each record of the groups once; nothing of a group without a request. Raises UnavailableError. Close it
@@ -101,43 +110,44 @@ class Collector:
             await self._references.close()
 
     async def _of_number(self, known: "KnownGroups") -> AsyncGenerator[RawRecord, None]:
-        async with aclosing(self._scan(RolloutRequest, known)) as raws:
+        async with aclosing(self._scan(RolloutRequest, known, await self._spans(RolloutRequest, known))) as raws:
             async for raw in raws:
                 yield raw
                 if known.are_asked:
                     break
         if not known.since:
             return
-        scans = [self._scan(kind, known, known.since - CLOCK_SKEW_S) for kind in ORDER[1:-2]]
+        # Ends are asked for downstream first: nothing is read whose cause came too late to be read.
+        spans = {kind: await self._spans(kind, known, known.since - CLOCK_SKEW_S) for kind in reversed(ORDER[1:-2])}
+        scans = [self._scan(kind, known, spans[kind]) for kind in ORDER[1:-2]]
         for raws in (*scans, self._trajectories(known), self._referred(known, TrajectoryTokens)):
             async with aclosing(raws):
                 async for raw in raws:
                     yield raw
 
     async def _trajectories(self, known: "KnownGroups") -> AsyncGenerator[RawRecord, None]:
-        span = known.span_of_incomplete()
+        span = known.span_of_incomplete(is_thorough=self._is_thorough)
         async with aclosing(self._referred(known, Trajectory)) as raws:
             async for raw in raws:
                 yield raw
         if span is None:
             return
         seen = known.wanted.get(self._topics[Trajectory].name, set())
-        async with aclosing(self._scan(Trajectory, known, *span)) as raws:
+        async with aclosing(self._scan(Trajectory, known, await self._spans(Trajectory, known, *span))) as raws:
             async for raw in raws:
                 if raw.ref not in seen:
                     yield raw
 
-    async def _scan(
-        self, record_type: type[Any], known: "KnownGroups", since: float = 0.0, until: float = math.inf
-    ) -> AsyncGenerator[RawRecord, None]:
-        """Records of the groups on one topic whose broker time is in `[since, until)`; what they refer to is noted."""
-        topic = self._topics[record_type]
-        at = Partition(topic.name, known.number)
-        spans = await spans_between(self._transport, [at], since, until)
-        async with aclosing(scan_raw(self._transport, [at], spans=spans)) as raws:
+    async def _spans(self, record_type: type[Any], known: "KnownGroups", since: float = 0.0, until: float = math.inf) -> Spans:
+        """What one topic holds by now of the broker times in `[since, until)`."""
+        return await spans_between(self._transport, [Partition(self._topics[record_type].name, known.number)], since, until)
+
+    async def _scan(self, record_type: type[Any], known: "KnownGroups", spans: Spans) -> AsyncGenerator[RawRecord, None]:
+        """Records of the groups on one topic; what they refer to is noted."""
+        async with aclosing(scan_raw(self._transport, list(spans), spans=spans)) as raws:
             async for raw in raws:
                 if raw.key in known.groups:
-                    known.note(raw, topic)
+                    known.note(raw, self._topics[record_type])
                     yield raw
 
     async def _referred(self, known: "KnownGroups", record_type: type[Any]) -> AsyncGenerator[RawRecord, None]:
@@ -183,9 +193,9 @@ class KnownGroups:
         """Every request of every group was seen."""
         return all(group.is_asked for group in self.groups.values())
 
-    def span_of_incomplete(self) -> tuple[float, float] | None:
+    def span_of_incomplete(self, *, is_thorough: bool) -> tuple[float, float] | None:
         """The broker times between which a trajectory that nothing refers to may lie; none if there is no such."""
-        incomplete = [group for group in self.groups.values() if group.since and group.is_incomplete]
+        incomplete = [group for group in self.groups.values() if group.since and (is_thorough or group.is_incomplete)]
         if not incomplete:
             return None
         is_bounded = all(group.deadline for group in incomplete)

@@ -70,6 +70,8 @@ class Send(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes
     value: bytes | None
     headers: Headers = ()
+    time: float | None = None
+    """Broker time in another log, Unix seconds, which a topic with `message.timestamp.type=CreateTime` keeps; None: now."""
 
 
 class OutOfRangeError(GagarError):

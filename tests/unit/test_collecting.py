@@ -7,7 +7,15 @@ import pytest
 
 from gagar.errors import UnavailableError
 from gagar.history.collecting import CLOCK_SKEW_S, LATE_S, Collector
-from gagar.records import DeadLetter, LogRef
+from gagar.records import (
+    DeadLetter,
+    Group,
+    LogRef,
+    RolloutRequest,
+    Trajectory,
+    TrajectoryTokens,
+    Verdict,
+)
 from gagar.stream.memory.transport import MemoryLog, MemoryReader, MemoryTransport
 from gagar.stream.transport import Partition, RawRecord, Send
 from tests.audit_runs import make_run, way_of
@@ -141,3 +149,26 @@ async def test_only_the_partition_of_the_group_is_read() -> None:
 async def test_a_run_without_topics_is_told() -> None:
     with pytest.raises(UnavailableError, match="topic rollout-requests: expected partitions, got none"):
         await collected(MemoryLog([]), "t-000000")
+
+
+async def test_a_group_that_closes_while_its_verdicts_are_read_is_not_found_without_the_last_of_them() -> None:
+    log, found = empty_log(), []
+    way = way_of("t-000000")
+    last = [record for record in way if isinstance(record, Verdict) and record.sample_index == 3]
+    lay(log, [record for record in way if isinstance(record, RolloutRequest | TrajectoryTokens | Trajectory | Verdict)][:-1])
+    async for raw in Collector(transport_of(log), TOPICS, ["t-000000"]).records():
+        found.append(raw.at.topic)
+        if found[-1] == "verdicts" and last:
+            append(log, last.pop(), 1001.0)
+            append(log, next(record for record in way if isinstance(record, Group)), 1001.0)
+    assert Counter(found) == {"rollout-requests": 4, "verdicts": 3, "trajectories": 4, "trajectory-tokens": 4}
+
+
+async def test_a_trajectory_that_was_doubled_is_found_by_who_is_thorough() -> None:
+    log = empty_log()
+    way = way_of("t-000000")
+    lay(log, [*way, next(record for record in way if isinstance(record, Trajectory))])
+    for is_thorough in (False, True):
+        collector = Collector(transport_of(log), TOPICS, ["t-000000"], is_thorough=is_thorough)
+        found = [raw async for raw in collector.records() if raw.at.topic == "trajectories"]
+        assert len(found) == 4 + is_thorough

@@ -197,6 +197,7 @@ SAMPLES: tuple[Record, ...] = (
         host="worker-1",
         directory="/data/runs/nano",
         at=1700000101.0,
+        imported_from="part.gagar.zip: group t0-7",
     ),
 )
 

@@ -19,6 +19,7 @@ from gagar.errors import ClusterRefusalError, ConfigError
 from gagar.stream.kafka.topic_plan import TopicChange, TopicState, differences, wanted_topics
 from gagar.stream.spec import Stage, Topic
 from gagar.stream.together import run_apart
+from gagar.stream.transport import Committed
 
 T = TypeVar("T")
 
@@ -197,11 +198,16 @@ class Admin:
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """Committed offsets of a consumer group; empty if it has none."""
+        return {at: committed.offset for at, committed in self.positions(group).items()}
+
+    def positions(self, group: str) -> dict[tuple[str, int], Committed]:
+        """Committed offsets of a consumer group with their metadata; empty if it has none."""
         with self._told():
             answer = self._retried(lambda: self._client.list_group_offsets([group]))
-        offsets = answer.get(group, {})
         return {
-            (partition.topic, partition.partition): found.offset for partition, found in offsets.items() if found.offset >= 0
+            (at.topic, at.partition): Committed(offset=found.offset, metadata=found.metadata or "")
+            for at, found in answer.get(group, {}).items()
+            if found.offset >= 0
         }
 
     def has_members(self, groups: Sequence[str]) -> bool:
@@ -237,6 +243,13 @@ class Admin:
 
         with self._told():
             self._retried(ask)
+
+    def delete_before(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Lets partitions begin at these offsets, as retention does: what lies before is gone."""
+        from kafka import TopicPartition
+
+        with self._told():
+            self._client.delete_records({TopicPartition(*at): offset for at, offset in offsets.items()})
 
     def _retried(self, ask: Callable[[], T]) -> T:
         """The answer of a topic's leader or a group's coordinator, which is not there at once: the first question creates the

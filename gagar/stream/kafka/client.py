@@ -131,14 +131,15 @@ class KafkaTransport:
 class Answer:
     """Where a record that was sent came to lie. Its failure is never an exception that nobody retrieved."""
 
-    def __init__(self, future: "asyncio.Future[Any]", topic: str, what: str, clock: LogClock) -> None:
+    def __init__(self, future: "asyncio.Future[Any]", topic: str, what: str, clock: LogClock | None) -> None:
         self._future, self._topic, self._what, self._clock = future, topic, what, clock
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def __await__(self) -> Generator[Any, None, LogRef]:
         with translated(self._what):
             metadata = yield from self._future.__await__()
-        self._clock.note_written(metadata.timestamp / 1000)
+        if self._clock is not None:
+            self._clock.note_written(metadata.timestamp / 1000)
         return LogRef(topic=self._topic, partition=metadata.partition, offset=metadata.offset)
 
 
@@ -160,9 +161,14 @@ class KafkaProducer:
     async def send(self, send: Send, /) -> Awaitable[LogRef]:
         with translated(f"{self._name} to {send.topic}"):
             future = await self._producer.send(
-                self._prefix + send.topic, value=send.value, key=send.key, headers=list(send.headers)
+                self._prefix + send.topic,
+                value=send.value,
+                key=send.key,
+                headers=list(send.headers),
+                timestamp_ms=None if send.time is None else round(send.time * 1000),
             )
-        return Answer(future, send.topic, f"{self._name} to {send.topic}", self._clock)
+        # A time of an earlier log says nothing about this host's clock.
+        return Answer(future, send.topic, f"{self._name} to {send.topic}", self._clock if send.time is None else None)
 
     async def commit(self, group: str, offsets: Mapping[Partition, Committed], /) -> None:
         entries = {

@@ -134,7 +134,8 @@ def decode(metadata: str) -> tuple[bytes, bytes]:
     if not metadata:
         raise GagarError(
             "offset metadata: expected what a stage commits with an offset, got none: the offset was set by hand; "
-            "what lies between would be done twice, or never: take another run.name to do it again"
+            "what lies between would be done twice, or never: take another run.name to do it again; `gagar topics reset` "
+            "moves a stage, if it can bear that, and says what follows"
         )
     try:
         payload = base64.b64decode(metadata.removeprefix(PREFIX), validate=True)

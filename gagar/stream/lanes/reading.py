@@ -133,7 +133,7 @@ class LaneReader:
         if error.offset > error.end:
             raise GagarError(
                 f"{self._lane}: expected {at} to reach offset {error.offset}, got an end at {error.end}: the topic was cut or "
-                "made anew; use another run.name, or reset the offsets of the group"
+                "made anew; use another run.name"
             )
         num_missing = sum(not frontier.is_finished(offset) for offset in range(error.offset, error.earliest))
         self._counters.missing += report_missing(self._lane, self._topics[at.topic], error, num_missing)

@@ -307,7 +307,7 @@ class MemoryProducer:
     def _append(self, send: Send) -> MemoryAnswer:
         try:
             self._log.fail("answer")
-            return MemoryAnswer(self._log.append(send, self._log.open[self._id]))
+            return MemoryAnswer(self._log.append(send, self._log.open[self._id], send.time))
         except (RefusedError, UnavailableError) as error:
             self._is_broken = True
             return MemoryAnswer(error)

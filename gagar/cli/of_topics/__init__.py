@@ -1,0 +1,1 @@
+"""Commands below `gagar topics` that are more than a look at the topology."""

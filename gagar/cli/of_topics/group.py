@@ -1,0 +1,13 @@
+"""`gagar topics`: all that is done with the topics of a run as a whole."""
+
+import click
+
+from gagar.cli.of_topics.excerpts import export, import_
+from gagar.cli.of_topics.reset import reset
+from gagar.cli.topics import apply, check, graph, plan
+
+topics = click.Group(
+    "topics",
+    commands=[plan, apply, check, graph, export, import_, reset],
+    help="Plan, apply or check the topics; draw the pipeline; take parts of a run along; move a stage.",
+)
