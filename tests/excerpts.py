@@ -8,7 +8,7 @@ from gagar.audit.fold import Audit, AuditTerms
 from gagar.audit.references import broken_claims
 from gagar.audit.result import AuditResult
 from gagar.excerpts.container import ExcerptFile, ExcerptWriter, Manifest
-from gagar.excerpts.exporting import Selection, export_groups
+from gagar.excerpts.exporting import ExportedPart, export_groups
 from gagar.excerpts.importing import Importer
 from gagar.records import RunSettings
 from gagar.stream.memory.transport import MemoryLog
@@ -25,7 +25,7 @@ HERE = RunSettings(settings={"run.name": "here"}, host="far", directory="/runs/t
 
 async def export_to(path: Path, log: MemoryLog, *group_ids: str) -> Manifest:
     """Writes an excerpt of a log."""
-    selection = Selection(text=f"group {', '.join(group_ids)}", group_ids=group_ids, settings=SETTINGS, at=2000.0)
+    selection = ExportedPart(text=f"group {', '.join(group_ids)}", group_ids=group_ids, settings=SETTINGS, at=2000.0)
     buffer = io.BytesIO()
     manifest = await export_groups(transport_of(log), TOPICS, selection, ExcerptWriter(buffer), lambda raw: None)
     path.write_bytes(buffer.getvalue())

@@ -23,15 +23,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("gagar.cli.audit:audit", "Prove from the topics that no group is lost or doubled and that every law holds."),
     "broker": ("gagar.cli.broker:broker", "Start, stop or look at the local Kafka broker."),
     "dead-letters": ("gagar.cli.history.dead_letters:dead_letters", "List, show and retry what stages have rejected."),
-    "demo": ("gagar.cli.demo:demo", "Train the nano policy on this machine and watch it learn."),
+    "demo": ("gagar.cli.up.demo:demo", "Train the nano policy on this machine and watch it learn."),
     "health": ("gagar.cli.health:health", "Tell whether this machine's stages are alive, and what they wait for."),
     "replay": ("gagar.cli.replay:replay", "Run a stage again over records of the past, and compare."),
     "report": ("gagar.cli.report:report", "Write the report of a run from its topics."),
     "run": ("gagar.cli.run:run", "Run one process of one stage."),
     "sft": ("gagar.cli.sft:sft", "Make a first policy from demonstrations."),
     "show": ("gagar.cli.history.show:show", "Show the whole history of one thing: a group, a step, a task."),
-    "topics": ("gagar.cli.of_topics.group:topics", "Plan, apply or check the topics; take parts of a run along; move a stage."),
-    "up": ("gagar.cli.up:up", "Run the whole pipeline on this machine."),
+    "topics": ("gagar.cli.topics.group:topics", "Plan, apply or check the topics; take parts of a run along; move a stage."),
+    "up": ("gagar.cli.up.command:up", "Run the whole pipeline on this machine."),
 }
 """Name -> (module:attribute, what it does)."""
 OUR_PACKAGES = ("gagar", "topology", "producers", "consumers")

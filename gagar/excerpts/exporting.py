@@ -20,7 +20,7 @@ BEGIN_STALL_S = 30.0
 """So long the beginnings of logs are waited for."""
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+class ExportedPart(msgspec.Struct, frozen=True, kw_only=True):
     """What is exported of which run."""
 
     text: str
@@ -35,7 +35,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 async def export_groups(
     transport: Transport,
     topics: Sequence[Topic],
-    selection: Selection,
+    selection: ExportedPart,
     writer: ExcerptWriter,
     on_record: Callable[[RawRecord], None],
 ) -> Manifest:

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 import tenacity
 
@@ -38,7 +38,7 @@ Deliveries = AsyncGenerator[Delivery[Any], None]
 def scan_partition(transport: Transport, topic: Topic, plan: ReplayPlan, number: int, begin: int = 0) -> Deliveries:
     """One partition of an input, from `begin` on."""
     spans = scan_of(plan.inputs, topic, number, begin)
-    return cast(Deliveries, scan_transport(transport, [topic], spans=spans))
+    return scan_transport(transport, [topic], spans=spans)
 
 
 async def replay_effect(

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from gagar.cli.audit import run_audit
-from gagar.cli.of_topics.excerpts import Asked, put_in, write_excerpt
-from gagar.cli.of_topics.group import topics as command
+from gagar.cli.topics.excerpts import Asked, put_in, write_excerpt
+from gagar.cli.topics.group import topics as command
 from gagar.config import KafkaTable
 from gagar.errors import ConfigError, UnavailableError
 from gagar.excerpts.container import ExcerptFile, ExcerptWriter

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gagar.cli.topics import apply_topology
+from gagar.cli.topics.planning import apply_topology
 from gagar.config import Run, load_run
 from gagar.groups.lineage import Lineage
 from gagar.processes.identity import identity

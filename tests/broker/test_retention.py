@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gagar.cli.run_file import open_run
-from gagar.cli.topics import apply_topology
+from gagar.cli.topics.planning import apply_topology
 from gagar.config import KafkaTable
 from gagar.errors import BadRecordError, GagarError
 from gagar.groups.gathering import Gather

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gagar.cli.pipeline import check_no_twin
 from gagar.cli.run import tell_planned_end
+from gagar.cli.up.pipeline import check_no_twin
 from gagar.errors import UnavailableError
 from gagar.processes.forced_end import end_by_force_after
 from gagar.stream.handlers import Transform

@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-import gagar.cli.demo_run as demo_run
+import gagar.cli.up.demo_run as demo_run
 from gagar.audit.fold import Audit
-from gagar.cli.demo import demo, fresh_name
-from gagar.cli.demo_run import DemoView, exit_code, logged_to, shown_path
-from gagar.cli.pipeline import drive
-from gagar.cli.stage_processes import stage_processes
-from gagar.cli.up import LogView
+from gagar.cli.up.command import LogView
+from gagar.cli.up.demo import demo, fresh_name
+from gagar.cli.up.demo_run import DemoView, exit_code, logged_to, shown_path
+from gagar.cli.up.pipeline import drive
+from gagar.cli.up.stage_processes import stage_processes
 from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.log_tail import last_words
@@ -141,11 +141,11 @@ def make_screen(run_name: str = "try") -> Screen:
 def supervisor(monkeypatch: pytest.MonkeyPatch) -> type[FakeSupervisor]:
     """The demo among fakes of everything outside this process."""
     fresh = type("Fresh", (FakeSupervisor,), {"made": []})
-    monkeypatch.setattr("gagar.cli.pipeline.Supervisor", fresh)
-    monkeypatch.setattr("gagar.cli.pipeline.apply_topology", lambda run: [])
-    monkeypatch.setattr("gagar.cli.demo_run.Admin", FakeAdmin)
+    monkeypatch.setattr("gagar.cli.up.pipeline.Supervisor", fresh)
+    monkeypatch.setattr("gagar.cli.up.pipeline.apply_topology", lambda run: [])
+    monkeypatch.setattr("gagar.cli.up.demo_run.Admin", FakeAdmin)
     monkeypatch.setattr("gagar.stream.kafka.client.scan", fake_scan)
-    monkeypatch.setattr("gagar.cli.demo_run.run_audit", fake_audit)
+    monkeypatch.setattr("gagar.cli.up.demo_run.run_audit", fake_audit)
     monkeypatch.setattr("gagar.report.page.draw_pictures", lambda snapshot: [])
     monkeypatch.setattr(demo_run, "memory_of", lambda run: 5)
     return fresh
@@ -238,7 +238,7 @@ async def test_what_was_started_is_stopped_when_the_start_fails(supervisor: type
 async def test_a_run_in_use_is_refused_before_anything_is_applied_or_said(
     supervisor: type[FakeSupervisor], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gagar.cli.pipeline.apply_topology", lambda run: pytest.fail("applied"))
+    monkeypatch.setattr("gagar.cli.up.pipeline.apply_topology", lambda run: pytest.fail("applied"))
     supervisor.is_in_use = True
     for view in (DemoView(make_run(tmp_path), Console(file=io.StringIO())), LogView(make_run(tmp_path), [])):
         with pytest.raises(UnavailableError, match="in use by another gagar"):

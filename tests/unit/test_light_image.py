@@ -14,7 +14,7 @@ SERVED = (
     "consumers.grader",
     "consumers.advantage_publisher",
     "gagar.cli.run",
-    "gagar.cli.topics",
+    "gagar.cli.topics.planning",
     "gagar.cli.audit",
     "gagar.cli.report",
     "gagar.cli.health",

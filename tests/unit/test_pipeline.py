@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from gagar.broker.watch import ClusterWatch, cluster_watch
-from gagar.cli.pipeline import drive, run_pipeline
-from gagar.cli.up import LogView
+from gagar.cli.up.command import LogView
+from gagar.cli.up.pipeline import drive, run_pipeline
 from gagar.config import KafkaTable, Run
 from gagar.errors import UnavailableError
 from gagar.processes.orphan_cleanup import OrphanCleanup, members
@@ -40,7 +40,7 @@ def heard_hang_ups() -> Iterator[None]:
 
 def at_topics(monkeypatch: pytest.MonkeyPatch, do: Callable[[Run], None]) -> None:
     """Calls `do` when the topics are applied, before the stages start."""
-    monkeypatch.setattr("gagar.cli.pipeline.apply_topology", do)
+    monkeypatch.setattr("gagar.cli.up.pipeline.apply_topology", do)
 
 
 def hang_up(*_: object) -> None:
@@ -54,7 +54,7 @@ async def test_a_window_that_is_closed_before_the_stages_run_ends_up_quietly(
         hang_up()
         return cluster_watch(run)
 
-    monkeypatch.setattr("gagar.cli.pipeline.cluster_watch", watch)
+    monkeypatch.setattr("gagar.cli.up.pipeline.cluster_watch", watch)
     at_topics(monkeypatch, lambda run: None)
     run = make_far_run(tmp_path)
     async with asyncio.timeout(20):
@@ -79,7 +79,7 @@ def test_a_window_that_is_closed_while_the_broker_starts_ends_that_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr("gagar.cli.pipeline.cluster_of", lambda run: starting(told, hang_up))
+    monkeypatch.setattr("gagar.cli.up.pipeline.cluster_of", lambda run: starting(told, hang_up))
     run = make_far_run(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(run, [STAGE], LogView(run, []))
@@ -95,8 +95,8 @@ def test_a_start_under_nohup_goes_on_after_a_hang_up(tmp_path: Path, monkeypatch
         hang_up()
         return 7
 
-    monkeypatch.setattr("gagar.cli.pipeline.cluster_of", lambda run: starting(told, hang_up))
-    monkeypatch.setattr("gagar.cli.pipeline.drive", driven)
+    monkeypatch.setattr("gagar.cli.up.pipeline.cluster_of", lambda run: starting(told, hang_up))
+    monkeypatch.setattr("gagar.cli.up.pipeline.drive", driven)
     assert run_pipeline(make_far_run(tmp_path), [], LogView(make_far_run(tmp_path), [])) == 7
     assert told == ["stopped"]
 
@@ -108,7 +108,7 @@ def no_broker(run: Run) -> Iterator[KafkaTable]:
 
 
 def test_a_run_that_is_in_use_is_refused_before_a_broker_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gagar.cli.pipeline.cluster_of", no_broker)
+    monkeypatch.setattr("gagar.cli.up.pipeline.cluster_of", no_broker)
     run = make_run(tmp_path / "data")
     with OrphanCleanup(run.directory, is_exclusive=True):
         before = sorted(tmp_path.rglob("*"))

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import pytest
 
-from gagar.cli.of_topics.reset import Target, as_object, plan_lines, target_of
+from gagar.cli.topics.reset import Target, as_object, plan_lines, target_of
 from gagar.errors import ConfigError, FencedError, UnavailableError
 from gagar.records import DeadLetter, LogRef, RolloutRequest
 from gagar.stream.handlers import Delivery, Transform

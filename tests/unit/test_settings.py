@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gagar.cli import topics
 from gagar.cli.run_file import open_run
-from gagar.cli.topics import apply_topology
+from gagar.cli.topics import planning as topics
+from gagar.cli.topics.planning import apply_topology
 from gagar.config import Run
 from gagar.errors import ConfigError, UnavailableError
 from gagar.stream.memory.transport import MemoryLog, MemoryTransport

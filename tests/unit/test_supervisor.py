@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gagar.broker.watch import ClusterWatch
-from gagar.cli.stage_processes import stage_processes
+from gagar.cli.up.stage_processes import stage_processes
 from gagar.config import DRAIN_S
 from gagar.errors import ConfigError, UnavailableError
 from gagar.processes.identity import identity

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gagar.cli.topics import allowances
+from gagar.cli.topics.planning import allowances
 from tests.runs import make_run
 
 

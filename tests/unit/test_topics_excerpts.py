@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gagar.broker import local
-from gagar.cli import topics as apply_module
-from gagar.cli.of_topics import excerpts as module
-from gagar.cli.of_topics import reset as reset_module
-from gagar.cli.of_topics.excerpts import imported_run
-from gagar.cli.of_topics.group import topics
 from gagar.cli.run_file import open_run
 from gagar.cli.saved_run import run_to_read
+from gagar.cli.topics import excerpts as module
+from gagar.cli.topics import planning as apply_module
+from gagar.cli.topics import reset as reset_module
+from gagar.cli.topics.excerpts import imported_run
+from gagar.cli.topics.group import topics
 from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError, GagarError
 from gagar.excerpts.container import ExcerptFile

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gagar.cli import pipeline
-from gagar.cli.stage_processes import stage_processes
-from gagar.cli.up import LogView, Printer, parse_scales, up
+from gagar.cli.up import pipeline
+from gagar.cli.up.command import LogView, Printer, parse_scales, up
+from gagar.cli.up.stage_processes import stage_processes
 from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError, UnavailableError
 from tests.runs import make_run, write_run
@@ -67,7 +67,7 @@ async def test_a_stage_that_is_left_to_others_is_said_with_the_whole_command(
         seen.append(view)
         return 0
 
-    monkeypatch.setattr("gagar.cli.up.run_pipeline", note)
+    monkeypatch.setattr("gagar.cli.up.command.run_pipeline", note)
     run_file = write_run(tmp_path)
     arguments = ["--run", str(run_file), "--set", "run.seed=3", "--scale", "verifier=0", "--scale", "grader=2"]
     assert CliRunner().invoke(up, arguments, standalone_mode=False).return_value == 0

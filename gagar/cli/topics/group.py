@@ -2,9 +2,9 @@
 
 import click
 
-from gagar.cli.of_topics.excerpts import export, import_
-from gagar.cli.of_topics.reset import reset
-from gagar.cli.topics import apply, check, graph, plan
+from gagar.cli.topics.excerpts import export, import_
+from gagar.cli.topics.planning import apply, check, graph, plan
+from gagar.cli.topics.reset import reset
 
 topics = click.Group(
     "topics",

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from gagar.broker.address import broker_dir, running_state
 from gagar.cli.audit import run_audit
-from gagar.cli.pipeline import run_pipeline
 from gagar.cli.report import History, audit_text, read_history, scan_of, topics_read, write_run_report
 from gagar.cli.run_file import DEFAULT_RUN, check_dir, check_run, open_run
-from gagar.cli.stage_processes import stage_processes
+from gagar.cli.up.pipeline import run_pipeline
+from gagar.cli.up.stage_processes import stage_processes
 from gagar.config import KafkaTable, Run
 from gagar.processes.log_tail import last_words
 from gagar.processes.shutdown import EXIT_INTERRUPTED

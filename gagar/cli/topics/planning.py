@@ -8,7 +8,7 @@ import click
 from gagar.broker.address import cluster_now
 from gagar.cli.run_file import run_options
 from gagar.cli.saved_run import save_run
-from gagar.cli.stage_processes import SINGLE
+from gagar.cli.up.stage_processes import SINGLE
 from gagar.config import Run
 from gagar.errors import ConfigError
 from gagar.stream.kafka.admin import Admin

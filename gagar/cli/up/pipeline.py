@@ -15,7 +15,7 @@ from gagar.broker.address import names_cluster
 from gagar.broker.local import cluster_of
 from gagar.broker.watch import cluster_watch
 from gagar.cli.saved_run import save_run
-from gagar.cli.topics import MEMBER_WAIT_S, apply_topology, goes_on
+from gagar.cli.topics.planning import MEMBER_WAIT_S, apply_topology, goes_on
 from gagar.config import DRAIN_S, KafkaTable, Run
 from gagar.errors import UnavailableError
 from gagar.processes.orphan_cleanup import OrphanCleanup

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import click
 
-from gagar.cli.pipeline import run_pipeline
 from gagar.cli.run_file import check_dir, check_run, run_arguments, run_options
-from gagar.cli.stage_processes import stage_processes
+from gagar.cli.up.pipeline import run_pipeline
+from gagar.cli.up.stage_processes import stage_processes
 from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError
 from gagar.processes.shutdown import EXIT_INTERRUPTED

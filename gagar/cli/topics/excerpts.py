@@ -25,7 +25,7 @@ from gagar.cli.saved_run import cluster_to_read, run_to_read, save_run
 from gagar.config import KafkaTable, Run, run_of
 from gagar.errors import ConfigError, UnavailableError
 from gagar.excerpts.container import ExcerptFile, ExcerptWriter, Manifest
-from gagar.excerpts.exporting import Selection, export_groups
+from gagar.excerpts.exporting import ExportedPart, export_groups
 from gagar.excerpts.importing import Importer, LogBounds, Places, check_empty, known_topics
 from gagar.history.choosing import groups_between, outcomes_of_step
 from gagar.records import RunSettings
@@ -132,7 +132,7 @@ async def write_excerpt(resources: Resources, asked: Asked, writer: ExcerptWrite
         )
     async with resources.opened() as transport:
         chosen = await _chosen(transport, asked)
-        selection = Selection(text=asked.text(), group_ids=chosen, settings=settings, at=time.time())
+        selection = ExportedPart(text=asked.text(), group_ids=chosen, settings=settings, at=time.time())
         with _progress() as advance:
             manifest = await export_groups(transport, TOPICS, selection, writer, advance)
     if manifest.num_groups < max(1, len(asked.group_ids)):

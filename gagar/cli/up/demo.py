@@ -16,7 +16,7 @@ def demo(overrides: tuple[str, ...]) -> int:
     Starts a local Kafka and every stage with the packaged nano run file under a fresh run name, shows what goes on, stops by
     itself, audits the topics and writes a report. Data and logs are in .gagar in the current directory. No GPU is needed.
     """
-    from gagar.cli.demo_run import run_demo
+    from gagar.cli.up.demo_run import run_demo
 
     return run_demo((f"run.name={fresh_name(datetime.now(UTC))}", *overrides))
 

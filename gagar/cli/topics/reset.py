@@ -16,7 +16,7 @@ from gagar.broker.address import cluster_now
 from gagar.cli.audit import since_time
 from gagar.cli.history.ids import REF
 from gagar.cli.saved_run import name_another, reading_options
-from gagar.cli.topics import goes_on
+from gagar.cli.topics.planning import goes_on
 from gagar.config import KafkaTable, Run
 from gagar.errors import ConfigError, UnavailableError
 from gagar.stream.kafka.admin import Admin

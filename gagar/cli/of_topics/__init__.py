@@ -1,1 +1,0 @@
-"""Commands below `gagar topics` that are more than a look at the topology."""

@@ -1,0 +1,1 @@
+"""`gagar topics`: all that is done with the topics of a run as a whole."""

@@ -1,0 +1,1 @@
+"""`gagar up` and `gagar demo`: the whole pipeline as processes of this machine."""
