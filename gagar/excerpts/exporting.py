@@ -68,12 +68,12 @@ async def export_groups(
 
 
 async def begins_of(transport: Transport, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """The first offset that each partition still holds."""
+    """The first offset that each partition still holds, or its end."""
     if not partitions:
         return {}
     reader = WatchedReader("beginnings", transport, partitions, BEGIN_STALL_S)
     try:
         await reader.open(dict.fromkeys(partitions))
-        return {at: reader.position(at) for at in partitions}
+        return await reader.offsets_at(0.0)
     finally:
         await reader.close()

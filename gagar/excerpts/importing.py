@@ -132,7 +132,8 @@ class Importer:
         """Lets the logs begin later than at 0, with room before that for what is referred to there."""
         if not retired:
             return
-        keys = {at.number: next(self._rows(at)).key for at in self._offsets}
+        grouped = {topic.name for topic in self._topics if topic.is_grouped}  # a key leads elsewhere among other numbers
+        keys = {at.number: next(self._rows(at)).key for at in self._offsets if at.topic in grouped}
         sender = Sender(producer)
         await producer.begin()
         for at, gone in retired.items():  # the first stands for whatever else was there
