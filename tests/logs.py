@@ -1,13 +1,18 @@
 """Whole runs of `tests.audit_runs` in the log of an in-memory transport, with references that hold."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gagar.records import LogRef, encode
 from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from gagar.stream.routing import key_of
 from gagar.stream.transport import Send
 from tests.audit_runs import TOPIC_OF, resolved, symbols
+from topology.resources import Resources
 from topology.topics import ALL_TOPICS, TOPICS
 
 NUM_PARTITIONS = 3
@@ -36,3 +41,12 @@ def append(log: MemoryLog, record: Any, at: float = 1000.0, headers: Sequence[tu
 
 def transport_of(log: MemoryLog) -> MemoryTransport:
     return MemoryTransport(log)
+
+
+def log_of_commands(monkeypatch: pytest.MonkeyPatch, directory: Path) -> MemoryLog:
+    """A log that every command reads in place of a cluster's, in a working directory without runs."""
+    log = empty_log()
+    monkeypatch.setattr(Resources, "_kafka", lambda resources: transport_of(log))
+    monkeypatch.setattr("gagar.cli.saved_run.cluster_to_read", lambda run: nullcontext())
+    monkeypatch.chdir(directory)
+    return log

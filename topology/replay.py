@@ -6,8 +6,8 @@ again with the same. No consumer group is joined, and no topic of the stream is 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,7 +91,7 @@ class StageReplay:
         changed = differences(of_run.settings, self._settings) if of_run else []
         advice = "another replay is at work there: wait for it, or take another --dir"
         with file_lock(self._directory / LOCK, timeout_s=0.0, advice=advice):
-            async with _opened(self._resources) as transport:
+            async with self._resources.opened() as transport:
                 plan = await self._plan(transport)
                 await self._answer(transport, plan)
                 plan = await with_later_begins(transport, self._stage, plan)
@@ -167,13 +167,3 @@ class StageReplay:
     async def _recorded(self, transport: Transport, plan: ReplayPlan) -> Recorded:
         self._view("reading what was recorded", 0, None)
         return await read_recorded(transport, self._stage, DEAD_LETTERS, plan)
-
-
-@asynccontextmanager
-async def _opened(resources: Resources) -> AsyncIterator[Transport]:
-    transport = resources.transport()
-    await transport.open()
-    try:
-        yield transport
-    finally:
-        await transport.close()

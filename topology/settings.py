@@ -5,7 +5,6 @@ In: a `Run` and its way into the log. Out: the record of its settings; every dif
 alike lead to the same files.
 """
 
-import asyncio
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -15,8 +14,9 @@ import msgspec
 
 from gagar.config import SHARED, Run, convert
 from gagar.errors import ConfigError, UnavailableError
+from gagar.history.plain import moment
 from gagar.records import RunSettings, encode
-from gagar.stream.readers.scans import scan_transport
+from gagar.stream.readers.scans import scan_transport, until_visible
 from gagar.stream.routing import key_of
 from gagar.stream.transport import Send, Transport
 from gagar.tasks.kinds import TasksTable
@@ -27,8 +27,6 @@ from topology.topics import RUN_SETTINGS
 
 SAME = ("run.seed", "kafka.num_partitions", "policy.", "tasks.", "training.")
 """Beginnings of the keys that are one and the same for all processes of a run; the others say how one process works."""
-VISIBLE_S = 30.0
-"""From the commit of a record to the moment when readers see it, at most."""
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -87,8 +85,7 @@ def _shown(value: Any) -> str:
 def refusal(recorded: RunSettings, run: Run, what_to_do: str) -> str:
     """What to say of each setting that must be as it was recorded and is not; empty if there is none."""
     wrong = [line for line in differences(recorded.settings, settings_of(run)) if line.startswith(SAME)]
-    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(recorded.at))
-    origin = f"on {recorded.host} in {recorded.directory} at {at}"
+    origin = f"on {recorded.host} in {recorded.directory} at {moment(recorded.at)}"
     expected = f"expected the settings that it was started with {origin}"
     return f"run {run.run.name}: {expected}, got {'; '.join(wrong)}; {what_to_do}" if wrong else ""
 
@@ -136,11 +133,11 @@ async def write_settings(resources: Resources) -> None:
             await producer.commit("", {})
         finally:
             await producer.close()
-        deadline = time.monotonic() + VISIBLE_S
-        while await _newest(transport) != record:  # a commit is answered a moment before readers see it
-            if time.monotonic() > deadline:
-                raise UnavailableError(f"topic {RUN_SETTINGS.name}: expected the record just written, got none or another one")
-            await asyncio.sleep(0.1)
+
+        async def is_there() -> bool:
+            return await _newest(transport) == record
+
+        await until_visible(is_there, f"topic {RUN_SETTINGS.name}: expected the record just written")
 
 
 async def _newest(transport: Transport) -> RunSettings | None:

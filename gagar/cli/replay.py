@@ -14,12 +14,11 @@ from typing import Any
 
 import click
 import msgspec
-from click.core import ParameterSource
 
 from gagar.broker.address import cluster_now
 from gagar.cli.audit import since_time
 from gagar.cli.run_file import run_option_pair
-from gagar.cli.saved_run import cluster_to_read, run_to_replay
+from gagar.cli.saved_run import cluster_to_read, is_run_file_given, run_to_replay
 from gagar.config import Run
 from gagar.replay.judging import ReplayResult
 from gagar.replay.selection import OffsetRange, Selection
@@ -97,7 +96,7 @@ def replay(
     """
     stage = find_replayed(stage_name)
     chosen = chosen_of(stage, options, is_diff=is_diff)
-    is_file_given = context.get_parameter_source("run_path") is not ParameterSource.DEFAULT
+    is_file_given = is_run_file_given(context)
     run = run_to_replay(run_path, overrides, is_file_given=is_file_given)
     name = chosen.shadow or time.strftime(f"{stage.name}-%Y%m%d-%H%M%S", time.gmtime())
     show(run_replay(run, stage, directory or run.directory / "replays" / name, chosen), is_json)

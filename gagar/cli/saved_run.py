@@ -39,14 +39,19 @@ def reading_options(command: Callable[..., T]) -> Callable[..., T]:
     @run_option_pair
     @functools.wraps(command)
     def wrapped(*args: Any, run_path: str, overrides: tuple[str, ...], **kwargs: Any) -> T:
-        source = click.get_current_context().get_parameter_source("run_path")
+        is_file_given = is_run_file_given(click.get_current_context())
         if name := kwargs.pop("run_name", None):
             overrides = (*overrides, f"run.name={name}")
-        run = run_to_read(run_path, overrides, is_file_given=source is not ParameterSource.DEFAULT)
+        run = run_to_read(run_path, overrides, is_file_given=is_file_given)
         with cluster_to_read(run):
             return command(*args, run=run, **kwargs)
 
     return wrapped
+
+
+def is_run_file_given(context: click.Context) -> bool:
+    """Whether a command line names a run file, in place of the packaged one."""
+    return context.get_parameter_source("run_path") is not ParameterSource.DEFAULT
 
 
 def on_stderr(text: str) -> None:

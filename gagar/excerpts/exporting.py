@@ -11,13 +11,10 @@ import msgspec
 from gagar.excerpts.container import ExcerptWriter, Manifest
 from gagar.history.collecting import Collector
 from gagar.records import RolloutRequest, RunSettings
-from gagar.stream.readers.scans import scan_raw
-from gagar.stream.readers.watched import WatchedReader, partitions_of
-from gagar.stream.spec import Topic
+from gagar.stream.readers.scans import scan_raw, spans_between
+from gagar.stream.readers.watched import partitions_of
+from gagar.stream.spec import Topic, topic_of
 from gagar.stream.transport import Partition, RawRecord, Transport
-
-BEGIN_STALL_S = 30.0
-"""So long the beginnings of logs are waited for."""
 
 
 class ExportedPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +38,7 @@ async def export_groups(
 ) -> Manifest:
     """Writes all records of the groups. `topics`: of the stream. `on_record`: called with each. Raises UnavailableError."""
     collector = Collector(transport, topics, selection.group_ids, is_thorough=True)
-    requests = next(topic.name for topic in topics if topic.record is RolloutRequest)
+    requests = topic_of(topics, RolloutRequest).name
     asked: set[bytes] = set()
     async with aclosing(collector.records()) as raws:
         async for raw in raws:
@@ -62,18 +59,6 @@ async def export_groups(
         exported_at=selection.at,
         num_groups=len(asked),
         settings=selection.settings,
-        begins=await begins_of(transport, grouped),
+        begins={at: begin for at, (begin, _) in (await spans_between(transport, grouped)).items()},
         missing=sorted(set(collector.missing)),
     )
-
-
-async def begins_of(transport: Transport, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """The first offset that each partition still holds, or its end."""
-    if not partitions:
-        return {}
-    reader = WatchedReader("beginnings", transport, partitions, BEGIN_STALL_S)
-    try:
-        await reader.open(dict.fromkeys(partitions))
-        return await reader.offsets_at(0.0)
-    finally:
-        await reader.close()

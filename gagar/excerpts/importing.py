@@ -25,7 +25,7 @@ from gagar.records import LogRef, RunSettings, encode
 from gagar.stream.readers.scans import scan_raw
 from gagar.stream.readers.watched import partitions_of
 from gagar.stream.routing import key_of
-from gagar.stream.spec import Topic
+from gagar.stream.spec import Topic, topic_of
 from gagar.stream.transport import Partition, Producer, Send, Transport
 
 NAME = "import"
@@ -125,7 +125,7 @@ class Importer:
         return heapq.merge(*map(self._file.rows, members), key=attrgetter("offset"))
 
     def _told(self) -> Send:
-        topic = next(topic for topic in self._topics if topic.record is RunSettings)
+        topic = topic_of(self._topics, RunSettings)
         return Send(topic=topic.name, key=key_of(self._settings).encode(), value=encode(self._settings))
 
     async def _begin_later(self, producer: Producer, retired: Mapping[Partition, Retired], bounds: LogBounds) -> None:

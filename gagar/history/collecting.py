@@ -33,8 +33,8 @@ from gagar.records import (
     decode,
 )
 from gagar.stream.readers.references import LogReferences
-from gagar.stream.readers.scans import Spans, scan_raw
-from gagar.stream.readers.watched import WatchedReader, partitions_of
+from gagar.stream.readers.scans import Spans, scan_raw, spans_between
+from gagar.stream.readers.watched import partitions_of
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Partition, RawRecord, Transport
 
@@ -155,7 +155,7 @@ class Collector:
         wanted = sorted(known.wanted.get(topic.name, ()))
         if not wanted or (record_type is TrajectoryTokens and not self._with_tokens):
             return
-        spans = await spans_between(self._transport, await partitions_of(self._transport, [topic]), 0.0, math.inf)
+        spans = await spans_between(self._transport, await partitions_of(self._transport, [topic]))
         for ref in wanted:
             raw = await self._find(ref, spans)
             if raw is not None:
@@ -242,17 +242,3 @@ def members_of(record: Any) -> Sequence[Trajectory | Verdict | MemberAdvantage]:
     if isinstance(record, GradedGroup):
         return record.group.members
     return record.members if isinstance(record, Group | GroupAdvantages) else []
-
-
-async def spans_between(
-    transport: Transport, partitions: Sequence[Partition], since: float, until: float
-) -> dict[Partition, tuple[int, int]]:
-    """First and end offset of the committed records of each partition whose broker time is in `[since, until)`."""
-    names = ",".join(dict.fromkeys(at.topic for at in partitions))
-    reader = WatchedReader(f"offsets of {names}", transport, partitions, math.inf)
-    try:
-        begins = await reader.offsets_at(max(since, 0.0))
-        ends = await (reader.offsets_at(until) if until < math.inf else reader.ends())
-    finally:
-        await reader.close()
-    return {at: (begin, max(begin, ends[at])) for at, begin in begins.items()}

@@ -4,23 +4,20 @@ In: a transport, the topics of a run, what to follow. Out: each record that come
 history. It waits as long as it takes: a run that nobody works on brings nothing.
 """
 
-import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from gagar.errors import BadRecordError
-from gagar.history.choosing import topic_of
-from gagar.history.collecting import spans_between
 from gagar.history.group import GroupHistory, ended_as, read_group
 from gagar.history.plain import moment, one_line, printable
 from gagar.history.steps import VersionTable
 from gagar.records import DeadLetter, Outcome, PolicyVersion, Trajectory, TrajectoryTokens, Verdict
 from gagar.stream.handlers import Delivery
-from gagar.stream.readers.scans import scan_raw, scan_transport
+from gagar.stream.readers.scans import scan_raw, scan_transport, spans_between
 from gagar.stream.readers.watched import partitions_of
 from gagar.stream.routing import to_delivery
-from gagar.stream.spec import Topic
+from gagar.stream.spec import Topic, topic_of
 from gagar.stream.transport import Partition, RawRecord, Transport
 
 Tell = Callable[[Delivery[Any]], None]
@@ -32,7 +29,7 @@ async def follow_group(
     """The history of a group that has ended, or of which a sample has its verdict; of one that is not there, an empty one at
     once. Raises UnavailableError."""
     chosen = await _partitions(transport, topics, group_id)
-    ends = await spans_between(transport, chosen, 0.0, math.inf)
+    ends = await spans_between(transport, chosen)
     history = await read_group(transport, topics, group_id)
     for delivery in sorted(history.deliveries, key=lambda delivery: delivery.at):
         tell(delivery)
@@ -83,7 +80,7 @@ async def follow_versions(transport: Transport, topics: Sequence[Topic], tell: T
     that. Raises UnavailableError."""
     topic = topic_of(topics, PolicyVersion)
     places = await partitions_of(transport, [topic])
-    spans = {at: (end, end) for at, (_, end) in (await spans_between(transport, places, 0.0, math.inf)).items()}
+    spans = {at: (end, end) for at, (_, end) in (await spans_between(transport, places)).items()}
     table = await VersionTable.read(transport, topics)
     for version in table.versions:
         tell(version.delivery)

@@ -31,7 +31,7 @@ from gagar.stream.handlers import Delivery
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.retries import mark_in
 from gagar.stream.routing import to_delivery
-from gagar.stream.spec import Topic
+from gagar.stream.spec import Topic, topic_of
 from gagar.stream.transport import RawRecord, Transport
 
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
@@ -193,8 +193,7 @@ async def read_group(transport: Transport, topics: Sequence[Topic], group_id: st
             history.add(raw)
     history.missing = collector.missing
     if history.num_records:
-        versions = [topic for topic in topics if topic.record is PolicyVersion]
-        async with aclosing(scan_transport(transport, versions)) as deliveries:
+        async with aclosing(scan_transport(transport, [topic_of(topics, PolicyVersion)])) as deliveries:
             async for delivery in deliveries:
                 history.observe(delivery)
     return history

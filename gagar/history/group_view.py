@@ -85,7 +85,7 @@ def render_attempt(history: GroupHistory, attempt: AttemptHistory) -> Renderable
 
 def fact(label: str, text: str, style: str = "") -> Text:
     """A line with its label."""
-    return Text.assemble((f"{label:<12}", "dim"), (text, style))
+    return Text.assemble((f"{label:<11} ", "dim"), (text, style))
 
 
 def table(*headings: str) -> Table:

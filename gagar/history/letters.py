@@ -12,7 +12,6 @@ letter (grader, advantage publisher and learner hold whole groups), has its outc
 letter is refused.
 """
 
-import math
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
@@ -20,14 +19,12 @@ from contextlib import aclosing
 import msgspec
 
 from gagar.errors import BadRecordError
-from gagar.history.choosing import topic_of
-from gagar.history.collecting import spans_between
 from gagar.records import DeadLetter, Group, LogRef, Outcome, decode, encode
 from gagar.stream.readers.references import LogReferences
-from gagar.stream.readers.scans import scan_raw, scan_transport
+from gagar.stream.readers.scans import scan_raw, scan_transport, spans_between
 from gagar.stream.readers.watched import partitions_of
 from gagar.stream.retries import RetryMark, mark_in, marked
-from gagar.stream.spec import Stage, Topic
+from gagar.stream.spec import Stage, Topic, topic_of
 from gagar.stream.transport import Partition, Producer, RawRecord, Send, Transport
 
 MAX_ERROR_CHARS = 500
@@ -194,7 +191,7 @@ class Retrier:
 async def _read(transport: Transport, topic: Topic, ref: LogRef) -> tuple[RawRecord, DeadLetter]:
     """Raises BadRecordError if there is no dead letter at a place."""
     references, at = LogReferences(transport, [topic]), Partition(ref.topic, ref.partition)
-    begin, end = (await spans_between(transport, await partitions_of(transport, [topic]), 0.0, math.inf)).get(at, (0, 0))
+    begin, end = (await spans_between(transport, await partitions_of(transport, [topic]))).get(at, (0, 0))
     try:
         if not begin <= ref.offset < end:
             raise BadRecordError(f"expected a dead letter, got none: the partition holds offsets {begin} to {end - 1}")
@@ -213,7 +210,7 @@ async def _read(transport: Transport, topic: Topic, ref: LogRef) -> tuple[RawRec
 async def _marks(transport: Transport, at: Partition, since: int) -> dict[LogRef, LogRef]:
     """Letters of a partition that were retried, and as what, of the marks from an offset on."""
     marks: dict[LogRef, LogRef] = {}
-    end = (await spans_between(transport, [at], 0.0, math.inf))[at][1]
+    end = (await spans_between(transport, [at]))[at][1]
     spans = {at: (since, max(since, end))}
     async with aclosing(scan_raw(transport, [at], spans=spans)) as raws:
         async for raw in raws:

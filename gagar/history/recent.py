@@ -8,9 +8,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
-from gagar.history.collecting import spans_between
 from gagar.stream.handlers import Delivery
-from gagar.stream.readers.scans import scan_transport
+from gagar.stream.readers.scans import scan_transport, spans_between
 from gagar.stream.readers.watched import partitions_of
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Transport
@@ -20,7 +19,7 @@ MAX_RECORDS = 500
 
 async def recent_names(transport: Transport, topic: Topic, name_of: Callable[[Delivery[Any]], str]) -> list[str]:
     """Each name once; empty ones are left out. Raises UnavailableError."""
-    whole = await spans_between(transport, await partitions_of(transport, [topic]), 0.0, float("inf"))
+    whole = await spans_between(transport, await partitions_of(transport, [topic]))
     spans = {at: (max(begin, end - MAX_RECORDS), end) for at, (begin, end) in whole.items()}
     found: dict[str, float] = {}
     async with aclosing(scan_transport(transport, [topic], spans=spans)) as deliveries:

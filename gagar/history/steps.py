@@ -13,13 +13,12 @@ import msgspec
 from gagar.errors import BadRecordError
 from gagar.groups.lineage import Lineage
 from gagar.groups.rounds import Round
-from gagar.history.choosing import topic_of
 from gagar.records import LineageEntry, Outcome, PolicyVersion, RolloutRequest
 from gagar.stream.handlers import Delivery
 from gagar.stream.readers.scans import scan_raw, scan_transport
 from gagar.stream.readers.watched import partitions_of
 from gagar.stream.routing import to_delivery
-from gagar.stream.spec import Topic
+from gagar.stream.spec import Topic, topic_of
 from gagar.stream.transport import Transport
 
 

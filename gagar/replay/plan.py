@@ -16,15 +16,14 @@ from gagar.errors import ConfigError
 from gagar.records import DeadLetter, Outcome
 from gagar.replay.selection import Selection
 from gagar.stream.handlers import Delivery
-from gagar.stream.readers.scans import Spans, scan_transport
-from gagar.stream.readers.watched import WatchedReader, partitions_of
+from gagar.stream.readers.scans import Spans, scan_transport, spans_between
+from gagar.stream.readers.watched import partitions_of
 from gagar.stream.spec import Stage, Topic
 from gagar.stream.transport import Partition, Transport
 
 FILE, LOCK = "replay.json", "lock"
 TAIL = 16
 """Last offsets of a partition among which its last record is: the others are markers of transactions."""
-STALL_S = 45.0
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,15 +125,8 @@ async def with_later_begins(transport: Transport, stage: Stage, plan: ReplayPlan
 
 
 async def _spans_of(transport: Transport, topics: Sequence[Topic]) -> tuple[Span, ...]:
-    partitions = await partitions_of(transport, topics)
-    reader = WatchedReader("offsets", transport, partitions, STALL_S)
-    try:
-        ends = await reader.ends()
-        await reader.open(dict.fromkeys(partitions))
-        begins = {at: reader.position(at) for at in partitions}
-    finally:
-        await reader.close()
-    return tuple(Span(topic=at.topic, partition=at.number, begin=min(begins[at], ends[at]), end=ends[at]) for at in partitions)
+    found = await spans_between(transport, await partitions_of(transport, topics))
+    return tuple(Span(topic=at.topic, partition=at.number, begin=begin, end=end) for at, (begin, end) in found.items())
 
 
 async def _latest(transport: Transport, topic: Topic, spans: Sequence[Span]) -> float:

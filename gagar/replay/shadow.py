@@ -5,8 +5,6 @@ the same keys and so in the same partitions, each once, however often this is in
 and what the shadows hold already is counted first. The only part of a replay that writes to a log.
 """
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -14,18 +12,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gagar.errors import UnavailableError
 from gagar.records import Record, encode
 from gagar.replay.answers import read_answers
-from gagar.stream.readers.scans import scan_transport
+from gagar.stream.readers.scans import scan_transport, until_visible
 from gagar.stream.routing import key_of
 from gagar.stream.spec import Topic
 from gagar.stream.transport import Producer, Send, Transport
 
 BATCH = 64
 """Records of a transaction."""
-VISIBLE_S = 30.0
-"""From the commit of a record to the moment when readers see it, at most."""
 
 
 def shadows_of(topics: Sequence[Topic], replay_id: str) -> tuple[Topic, ...]:
@@ -47,11 +42,11 @@ async def publish(transport: Transport, shadows: Sequence[Topic], replay_id: str
                 await answer
             await producer.commit("", {})
             num_records += len(batch)
-    deadline = time.monotonic() + VISIBLE_S
-    while (num_there := await _count(transport, shadows)) < num_records:  # a commit is answered a moment before readers see it
-        if time.monotonic() > deadline:
-            raise UnavailableError(f"replay {replay_id}: expected {num_records} records on its topics, got {num_there}")
-        await asyncio.sleep(0.1)
+
+    async def are_there() -> bool:
+        return await _count(transport, shadows) >= num_records
+
+    await until_visible(are_there, f"replay {replay_id}: expected {num_records} records on its topics")
     return num_records
 
 

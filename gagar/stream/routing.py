@@ -43,13 +43,14 @@ def to_delivery(raw: RawRecord, topic: Topic) -> Delivery[Any]:
         record = decode(topic.record, raw.value)
     except BadRecordError as error:
         raise BadRecordError(f"{raw.ref}: {error}") from error
+    mark = mark_in(raw.headers)
     return Delivery(
-        ref=place_of(raw),
+        ref=mark.source if mark is not None else raw.ref,
         key=key or "",
         record=record,
         at=raw.time,
         here=raw.here,
-        is_retry=mark_in(raw.headers) is not None,
+        is_retry=mark is not None,
     )
 
 

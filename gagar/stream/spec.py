@@ -3,6 +3,7 @@
 The runtime, the administration and the graph all read these; nothing here connects to anything.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -66,3 +67,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     def table(self) -> str:
         """Name of its table in the run file."""
         return self.name.replace("-", "_")
+
+
+def topic_of(topics: Iterable[Topic], record_type: type[msgspec.Struct]) -> Topic:
+    """The one among `topics` that carries records of a type."""
+    return next(topic for topic in topics if topic.record is record_type)

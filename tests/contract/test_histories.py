@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gagar.history.collecting import Collector, spans_between
+from gagar.history.collecting import Collector
 from gagar.history.letters import Retried, find_letter, retry_letters
 from gagar.history.recent import recent_names
 from gagar.records import DeadLetter, LogRef, encode
 from gagar.stream.memory.transport import MemoryTransport
-from gagar.stream.readers.scans import scan_raw
+from gagar.stream.readers.scans import scan_raw, spans_between
 from gagar.stream.readers.watched import partitions_of
 from gagar.stream.retries import mark_in
 from gagar.stream.spec import Topic

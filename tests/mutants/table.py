@@ -339,7 +339,7 @@ MUTANTS = (
     Mutant(
         "a retry stands for the record that was rejected",
         "routing.to_delivery",
-        "place_of(raw)",
+        "mark.source if mark is not None else raw.ref",
         "raw.ref",
         "test_the_stage_that_rejected_a_record_gets_it_again_in_its_old_place",
     ),

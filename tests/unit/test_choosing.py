@@ -1,6 +1,7 @@
 """Groups are chosen by task, by time and by step."""
 
-from gagar.history.choosing import groups_between, outcomes_of_step
+from gagar.history.choosing import groups_between
+from gagar.history.steps import read_step
 from gagar.records import LineageEntry
 from tests.builders import make_outcome, make_request, make_version
 from tests.logs import append, empty_log, lay, transport_of
@@ -34,5 +35,5 @@ async def test_a_step_has_the_outcomes_of_the_surviving_lineage() -> None:
         make_outcome("e-2-0", kind="evaluated", step=2),
     ]
     lay(log, [*(make_version(step) for step in range(3)), went_on, *outcomes])
-    found = await outcomes_of_step(transport_of(log), TOPICS, 2)
-    assert sorted(outcome.group_id for outcome in found) == ["t-1", "t-3"]
+    found = (await read_step(transport_of(log), TOPICS, 2)).outcomes
+    assert sorted(outcome.record.group_id for outcome in found) == ["t-1", "t-3"]

@@ -39,11 +39,11 @@ def test_the_mirror_is_this_machine_s_own() -> None:
 
 def test_what_pip_is_told_goes_into_the_build_without_paths_of_this_machine(tmp_path: Path) -> None:
     path = tmp_path / "pip.conf"
-    settings = [":env:.cert='/here/ca.crt'", ":env:.default-timeout='180'", "global.index-url='https://m/simple'"]
+    settings = [":env:.cert='/here/authorities'", ":env:.default-timeout='180'", "global.index-url='one of ours'"]
     write_pip_conf(path, settings, has_ca_bundle=True)
     assert path.read_text().splitlines() == [
         "[global]",
         "default-timeout = 180",
-        "index-url = https://m/simple",
+        "index-url = one of ours",
         "cert = /run/secrets/ca_bundle",
     ]

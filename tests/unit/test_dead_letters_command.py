@@ -1,7 +1,6 @@
 """`gagar dead-letters`: the list, one letter, a retry and its exit codes."""
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,12 @@ from gagar.records import DeadLetter, LogRef, encode
 from gagar.stream.memory.transport import MemoryLog
 from tests.builders import make_request
 from tests.contract.world import make_trajectory
-from tests.logs import append, empty_log, transport_of
-from topology.resources import Resources
+from tests.logs import append, log_of_commands
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryLog:
-    log = empty_log()
-    monkeypatch.setattr(Resources, "_kafka", lambda resources: transport_of(log))
-    monkeypatch.setattr("gagar.cli.saved_run.cluster_to_read", lambda run: nullcontext())
-    monkeypatch.chdir(tmp_path)
-    return log
+    return log_of_commands(monkeypatch, tmp_path)
 
 
 def rejected(log: MemoryLog, group_id: str = "t-000000", stage: str = "verifier") -> str:

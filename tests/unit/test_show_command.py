@@ -1,7 +1,6 @@
 """`gagar show`: what it prints of each kind of thing, as text and as JSON; what it says of one that is not there."""
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,13 @@ from gagar.stream.memory.transport import MemoryLog
 from tests.audit_runs import make_run
 from tests.builders import make_outcome, make_ref, make_request, make_version
 from tests.contract.world import make_trajectory
-from tests.logs import append, empty_log, lay, transport_of
-from topology.resources import Resources
+from tests.logs import append, lay, log_of_commands
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryLog:
     """The log that every command reads."""
-    log = empty_log()
-    monkeypatch.setattr(Resources, "_kafka", lambda resources: transport_of(log))
-    monkeypatch.setattr("gagar.cli.saved_run.cluster_to_read", lambda run: nullcontext())
-    monkeypatch.chdir(tmp_path)
-    return log
+    return log_of_commands(monkeypatch, tmp_path)
 
 
 def invoke(*arguments: str) -> Result:

@@ -120,7 +120,6 @@ class Here:
         monkeypatch.setattr(module, "Admin", lambda kafka: self.admin)
         monkeypatch.setattr(local, "cluster_of", cluster_of)
         monkeypatch.setattr(reset_module, "Admin", lambda kafka: self.admin)
-        monkeypatch.setattr(reset_module, "_transport", lambda *_: MemoryTransport(logs["test"]))
         monkeypatch.setattr(apply_module.goes_on, "__defaults__", (0.0,))
 
     def call(self, *arguments: str) -> Result:

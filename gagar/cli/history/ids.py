@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import click
-from click.core import ParameterSource
 
-from gagar.cli.saved_run import run_names, run_to_read
+from gagar.cli.saved_run import is_run_file_given, run_names, run_to_read
 from gagar.config import Run
 from gagar.errors import GagarError
 from gagar.history.recent import recent_names
@@ -128,7 +127,7 @@ def _completed(context: click.Context, text: str, ids: Callable[[Run], Sequence[
 def _run(context: click.Context) -> Run:
     """The run that the words so far name. Nothing is told."""
     path, overrides = context.params["run_path"], tuple(context.params["overrides"] or ())
-    is_file_given = context.get_parameter_source("run_path") is not ParameterSource.DEFAULT
+    is_file_given = is_run_file_given(context)
     return run_to_read(path, overrides, is_file_given=is_file_given, tell=lambda text: None)
 
 

@@ -14,20 +14,20 @@ from typing import IO, Any
 
 import click
 import msgspec
-from click.core import ParameterSource
 from msgspec.structs import replace
 
 from gagar.broker.address import names_cluster
 from gagar.cli.audit import since_time
 from gagar.cli.history.ids import complete_groups
 from gagar.cli.run_file import check_dir, open_run, run_option_pair
-from gagar.cli.saved_run import cluster_to_read, run_to_read, save_run
+from gagar.cli.saved_run import cluster_to_read, is_run_file_given, run_to_read, save_run
 from gagar.config import KafkaTable, Run, run_of
 from gagar.errors import ConfigError, UnavailableError
 from gagar.excerpts.container import ExcerptFile, ExcerptWriter, Manifest
 from gagar.excerpts.exporting import ExportedPart, export_groups
 from gagar.excerpts.importing import Importer, LogBounds, Places, check_empty, known_topics
-from gagar.history.choosing import groups_between, outcomes_of_step
+from gagar.history.choosing import groups_between
+from gagar.history.steps import read_step
 from gagar.records import RunSettings
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.kafka.preflight import check_coordinators
@@ -100,7 +100,7 @@ def export(
     """
     asked = Asked(group_ids=group_ids, step=step, since=since, until=until)
     asked.check()
-    is_file_given = context.get_parameter_source("run_path") is not ParameterSource.DEFAULT
+    is_file_given = is_run_file_given(context)
     run = run_to_read(run_path, overrides, is_file_given=is_file_given)
     with cluster_to_read(run), new_file(path) as file:
         manifest = asyncio.run(write_excerpt(Resources(run), asked, ExcerptWriter(file)))
@@ -145,7 +145,7 @@ async def _chosen(transport: Transport, asked: Asked) -> Sequence[str]:
     if asked.group_ids:
         return asked.group_ids
     if asked.step is not None:
-        return [outcome.group_id for outcome in await outcomes_of_step(transport, TOPICS, asked.step)]
+        return [delivery.record.group_id for delivery in (await read_step(transport, TOPICS, asked.step)).outcomes]
     return await groups_between(transport, TOPICS, asked.since, asked.until or float("inf"))
 
 
@@ -165,7 +165,7 @@ def import_(context: click.Context, path: Path, run_path: str, overrides: tuple[
 
     file = ExcerptFile(path)
     try:
-        is_file_given = context.get_parameter_source("run_path") is not ParameterSource.DEFAULT
+        is_file_given = is_run_file_given(context)
         run = imported_run(file.manifest, open_run(run_path, overrides), overrides, is_file_given=is_file_given)
         known_topics(file.manifest, TOPICS, run.kafka.num_partitions)
         if not names_cluster(run):

@@ -17,15 +17,16 @@ from gagar.cli.audit import since_time
 from gagar.cli.history.ids import REF
 from gagar.cli.saved_run import name_another, reading_options
 from gagar.cli.topics.planning import goes_on
-from gagar.config import KafkaTable, Run
+from gagar.config import Run
 from gagar.errors import ConfigError, UnavailableError
 from gagar.stream.kafka.admin import Admin
 from gagar.stream.readers.scans import scan_transport
 from gagar.stream.resets import Move, Positions, commit_moves, moves
 from gagar.stream.spec import Stage
-from gagar.stream.transport import Partition, Transport
+from gagar.stream.transport import Partition
 from topology.composition import find_stage
 from topology.resets import check_letters, check_movable, check_moves, effects_of
+from topology.resources import Resources
 from topology.topics import DEAD_LETTERS
 
 EXIT_DECLINED = 1
@@ -92,7 +93,7 @@ def reset(context: click.Context, run: Run, stage: Stage, target: Target, is_con
         ranges = _ranges(admin, run, stage)
         planned = moves(_positions(admin, run, stage), _targets(admin, run, target, ranges), ranges)
         check_moves(stage, planned)
-        asyncio.run(_check_letters(admin.kafka, run, stage, planned))
+        asyncio.run(_check_letters(run, stage, planned))
         for line in plan_lines(stage, planned):
             click.echo(line, err=is_json)
         is_done = bool(planned) and (is_confirmed or click.confirm("move it?", err=is_json))
@@ -173,26 +174,11 @@ def _targets(admin: Admin, run: Run, target: Target, ranges: Ranges) -> dict[Par
     return {at: min(offset, ranges[at][1]) if offset >= 0 else ranges[at][1] for at, offset in offsets.items()}
 
 
-def _transport(kafka: KafkaTable, run: Run) -> Transport:
-    from gagar.stream.kafka.client import KafkaTransport
-
-    return KafkaTransport(kafka, run.run.name)
-
-
-async def _check_letters(kafka: KafkaTable, run: Run, stage: Stage, planned: Sequence[Move]) -> None:
-    transport = _transport(kafka, run)
-    await transport.open()
-    try:
-        async with aclosing(scan_transport(transport, [DEAD_LETTERS])) as letters:
-            await check_letters(stage, planned, letters)
-    finally:
-        await transport.close()
+async def _check_letters(run: Run, stage: Stage, planned: Sequence[Move]) -> None:
+    async with Resources(run).opened() as transport, aclosing(scan_transport(transport, [DEAD_LETTERS])) as letters:
+        await check_letters(stage, planned, letters)
 
 
 async def _move(admin: Admin, run: Run, stage: Stage, planned: Sequence[Move]) -> None:
-    transport = _transport(admin.kafka, run)
-    await transport.open()
-    try:
+    async with Resources(run).opened() as transport:
         await commit_moves(transport, stage, DEAD_LETTERS, planned, lambda: asyncio.to_thread(_positions, admin, run, stage))
-    finally:
-        await transport.close()

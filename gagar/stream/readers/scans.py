@@ -1,12 +1,14 @@
 """Reads topics from their start: for audit, reports, live views. Nothing is committed, no group is joined."""
 
+import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from gagar.errors import BadRecordError
+from gagar.errors import BadRecordError, UnavailableError
 from gagar.stream.handlers import Delivery
 from gagar.stream.limits import RuntimeLimits
 from gagar.stream.readers.watched import WatchedReader, partitions_of
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 
 Spans = Mapping[Partition, tuple[int, int]]
 """The first offset to read and the one to stop at."""
+VISIBLE_S, VISIBLE_POLL_S = 30.0, 0.1
+"""How long readers may take to see a commit, and how often that is looked for."""
 
 
 async def scan_transport(
@@ -75,3 +79,30 @@ def _decoded(raw: RawRecord, topic: Topic) -> Delivery[Any] | None:
     except BadRecordError as error:
         log.warning("bad record skipped record=%s error=%s", raw.ref, error)
         return None
+
+
+async def spans_between(
+    transport: Transport, partitions: Sequence[Partition], since: float = 0.0, until: float = math.inf
+) -> dict[Partition, tuple[int, int]]:
+    """First and end offset of the committed records of each partition whose broker time (Unix seconds) is in `[since, until)`:
+    of all that it holds, if no time is given. Raises UnavailableError."""
+    if not partitions:
+        return {}
+    names = ",".join(dict.fromkeys(at.topic for at in partitions))
+    reader = WatchedReader(f"offsets of {names}", transport, partitions, math.inf)
+    try:
+        begins = await reader.offsets_at(max(since, 0.0))
+        ends = await (reader.offsets_at(until) if until < math.inf else reader.ends())
+    finally:
+        await reader.close()
+    return {at: (begin, max(begin, ends[at])) for at, begin in begins.items()}
+
+
+async def until_visible(is_visible: Callable[[], Awaitable[bool]], expected: str) -> None:
+    """Waits until readers see what was committed, which they do a moment after the commit is answered. Raises UnavailableError,
+    which says what was `expected`, if they do not."""
+    deadline = time.monotonic() + VISIBLE_S
+    while not await is_visible():
+        if time.monotonic() > deadline:
+            raise UnavailableError(f"{expected} within {VISIBLE_S:g} s of the commit, got none or others")
+        await asyncio.sleep(VISIBLE_POLL_S)
