@@ -78,7 +78,7 @@ def render_attempt(history: GroupHistory, attempt: AttemptHistory) -> Renderable
     if attempt.trajectory is not None:
         trajectory = attempt.trajectory.record
         for number, message in enumerate(trajectory.messages):
-            lines += [Text(f"--- message {number}: {message.role}", style="bold"), Text(printable(message.content))]
+            lines += [Text(f"--- message {number}: {printable(message.role)}", style="bold"), Text(printable(message.content))]
         lines += [Text("--- patch", style="bold"), Text(printable(trajectory.patch) or "none")]
     return Lines(*lines, *_faults(history))
 
