@@ -102,5 +102,20 @@ async def test_two_processes_of_the_same_name_do_not_fight_for_ever(world: Kafka
         assert not has_ended(alive)
 
 
+async def test_a_named_process_joins_anew_after_an_answer_of_the_group_that_the_client_does_not_know(world: KafkaWorld) -> None:
+    """The broker's FENCED_INSTANCE_ID reaches us so, if it comes between joining and taking part."""
+    from aiokafka.errors import KafkaError  # noqa: TID251  what the client raises
+
+    transform = Transform(lambda request: [make_trajectory(request)])
+    async with Process(world, make_stage("transform"), transform, member="a") as process:
+        await process.until(lambda: process.runtime.lanes)
+        membership = process.runtime._membership
+        before = membership._consumer
+        before._coordinator._pending_exception = KafkaError("UnknownError()")
+        await process.until(lambda: membership._consumer is not before and membership.is_held)
+        await write(world, [make_request(f"t-{number:06d}") for number in range(20)])
+        assert set((await until_count(world, TRAJECTORIES, 20)).values()) == {1}
+
+
 def has_ended(process: Process) -> bool:
     return process.task is not None and process.task.done()

@@ -356,14 +356,15 @@ class KafkaMembership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         self._consumer.subscribe(self._names, listener=self)
 
     async def _stay(self) -> None:
-        """Until the client's tasks are found dead."""
+        """Until the client's tasks are found dead. With a name, also until the group answers what the client does not know: so
+        it says that another has taken the name."""
         suspicion = 0
         while suspicion < 2:
             try:
                 with translated(f"group {self._group}"), told_of_cancellation(f"group {self._group}"):
                     await self._consumer.getmany(timeout_ms=500)
             except UnavailableError as error:
-                if not self._consumer._coordinator._coordination_task.done():
+                if not (self._member or self._consumer._coordinator._coordination_task.done()):
                     raise
                 log.error("membership lost group=%s error=%s", self._group, error)
                 return
