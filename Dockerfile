@@ -65,7 +65,7 @@ ENV PATH=/opt/gagar/bin:$PATH HOME=/tmp LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 P
 WORKDIR /srv/gagar
 USER 10001:10001
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --start-interval=5s --retries=2 CMD ["python", "-P", "-m", "gagar.cli.main", "health"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=2 CMD ["python", "-P", "-m", "gagar.cli.main", "health"]
 ENTRYPOINT ["python", "-P", "-m", "gagar.cli.main"]
 CMD ["--help"]
 

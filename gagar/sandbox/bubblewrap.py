@@ -35,8 +35,9 @@ REFUSED = re.compile("namespace|not permitted|uid map|[Pp]ermission|No space lef
 """In what bubblewrap or the server prints where the kernel or a container refuses what a sandbox is made of."""
 WAY_OUT = (
     "; allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu "
-    "kernel.apparmor_restrict_unprivileged_userns=0); start a Docker container with --cap-add SYS_ADMIN "
-    "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+    "kernel.apparmor_restrict_unprivileged_userns=0); start a Docker container with --security-opt seccomp=unconfined "
+    "--security-opt apparmor=unconfined --security-opt systempaths=unconfined, and as root with "
+    "--cap-add SYS_ADMIN --cap-add NET_ADMIN"
 )
 
 

@@ -38,7 +38,8 @@ USER appuser
 VOLUME ["/var/lib/kafka/data", "/mnt/shared/config"]
 CMD ["/etc/kafka/docker/run"]
 """
-DEFAULTS = {"server.properties": "", "log4j2.yaml": "Configuration: {}\n", "tools-log4j2.yaml": "Configuration: {}\n"}
+LOGGERS = "Configuration: {Loggers: {Root: {level: INFO}, Logger: [{name: kafka, level: INFO}]}}\n"
+DEFAULTS = {"server.properties": "", "log4j2.yaml": LOGGERS, "tools-log4j2.yaml": LOGGERS}
 
 
 def make_base_images(kafka_image: str, *, is_anew: bool) -> None:
