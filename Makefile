@@ -48,8 +48,8 @@ soak: $(STAMP)
 mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants $(if $(RULE),"$(RULE)")
 
-# The compose files on this machine's Docker engine, as root; STEPS=20 for a longer run, CLUSTER=1 for three brokers.
-STEPS ?= 5
+# The compose files on this machine's Docker engine, as root; STEPS=30 for a longer run, CLUSTER=1 for three brokers.
+STEPS ?= 20
 compose-test: $(STAMP)
 	$(BIN)/python -m tests.compose --steps $(STEPS) $(if $(CLUSTER),--cluster) $(if $(CA_BUNDLE),--ca-bundle $(CA_BUNDLE))
 

@@ -1,4 +1,5 @@
-"""Waits for the planned end of a run that others serve: for `gagar audit --wait`, whose answer a container's exit code is.
+"""Waits for the planned end of a run that others serve: for `gagar audit --wait`, whose answer a container's exit code is, and
+for the stages that `gagar run` serves, which end with their run.
 
 In: a run. Out: nothing, after a while. The sampler alone knows that every group has ended; it is gone then, and stays away,
 while one that has died is back within seconds.

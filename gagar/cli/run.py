@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import re
+import signal
 import threading
 import time
 from contextlib import suppress
@@ -19,7 +20,7 @@ from gagar.processes.logs import LogFormat, configure_logs
 from gagar.processes.orphan_cleanup import VARIABLE
 from gagar.stream.spec import Stage
 from topology.composition import find_stage, serve
-from topology.planned_end import step_of
+from topology.planned_end import Look, step_of, wait_for_end
 from topology.settings import check_settings
 from topology.topics import DEAD_LETTERS
 
@@ -51,8 +52,11 @@ def run(run: Run, stage: str, member: str, log_format: LogFormat) -> None:
     if is_by_hand:
         if fault := save_unless_saved(run):
             logger.warning("%s", fault)
+        is_past_end = False
         with suppress(GagarError):  # serving tells it better
-            asyncio.run(tell_planned_end(run))
+            is_past_end = asyncio.run(tell_planned_end(run))
+        if not is_past_end:
+            threading.Thread(target=end_with_run, args=(run,), name="planned end watch", daemon=True).start()
         if not run.kafka.bootstrap_servers:
             threading.Thread(target=watch_local_broker, args=(run,), name="local broker watch", daemon=True).start()
     serve(chosen, resources)
@@ -87,8 +91,20 @@ def check_cluster_works(run: Run, stage: Stage) -> None:
         check_sizes(admin, run, (*stage.outputs, DEAD_LETTERS))
 
 
-async def tell_planned_end(run: Run) -> None:
-    """Says so if the run has made all its steps: a stage that is started then waits for records that may never come."""
+async def tell_planned_end(run: Run) -> bool:
+    """Whether the run has made all its steps. Says so: a stage that is started then waits for records that may never come."""
     step, num_steps = await step_of(run), run.training.num_steps
     if step >= num_steps:
         logger.info("planned end reached step=%d num_steps=%d: %s", step, num_steps, WHAT_THEN)
+    return step >= num_steps
+
+
+def end_with_run(run: Run, look_s: float = 10.0, look: Look | None = None) -> None:
+    """Waits for the planned end, and ends this process then as a SIGTERM from outside would."""
+    try:
+        asyncio.run(wait_for_end(run, look_s, look))
+    except GagarError as error:  # serving meets it too, and decides
+        logger.warning("planned end not watched error=%s", error)
+    else:
+        logger.info("planned end reached: ending with the run")
+        os.kill(os.getpid(), signal.SIGTERM)

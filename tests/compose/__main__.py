@@ -130,7 +130,7 @@ def sizes() -> dict[str, int]:
 
 
 @click.command()
-@click.option("--steps", default=5, show_default=True, type=click.IntRange(min=2), help="Optimizer steps to the planned end.")
+@click.option("--steps", default=20, show_default=True, type=click.IntRange(min=2), help="Optimizer steps to the planned end.")
 @click.option("--cluster", "is_cluster", is_flag=True, help="Three brokers.")
 @click.option("--rebuild", "is_anew", is_flag=True, help="Base images, too.")
 @click.option("--ca-bundle", type=click.Path(path_type=Path, exists=True), help="Authorities that pip trusts in the builds.")

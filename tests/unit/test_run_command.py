@@ -1,6 +1,7 @@
 """`gagar run STAGE`, started by hand: what is said when the local broker goes, and who is told."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -121,13 +122,14 @@ def test_a_local_broker_that_has_gone_is_said_once_with_what_starts_it(
 def test_only_a_stage_that_is_started_by_hand_watches_and_only_the_local_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, servers: str, is_told: bool
 ) -> None:
-    async def unreachable(run: Run) -> None:
+    async def unreachable(run: Run) -> bool:
         raise UnavailableError("no cluster")
 
-    watched, served = threading.Event(), []
+    watched, served, ends = threading.Event(), [], threading.Event()
     monkeypatch.setattr(run_module, "tell_planned_end", unreachable)
     monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
     monkeypatch.setattr(run_module, "watch_local_broker", lambda run: watched.set())
+    monkeypatch.setattr(run_module, "end_with_run", lambda run: ends.set())
     monkeypatch.setattr(run_module, "check_cluster_works", lambda run, stage: None)
     monkeypatch.setattr(run_module, "serve", lambda stage, resources: served.append(stage.name))
     for name in (VARIABLE, "RANK"):
@@ -138,6 +140,46 @@ def test_only_a_stage_that_is_started_by_hand_watches_and_only_the_local_broker(
     result = CliRunner().invoke(run_module.run, arguments, catch_exceptions=False)
     assert (result.exit_code, served) == (0, ["verifier"])
     assert watched.wait(5 if is_told else 0) == is_told
+    is_by_hand = variable == ""
+    assert ends.wait(5 if is_by_hand else 0) == is_by_hand
+
+
+@pytest.mark.parametrize(("is_past_end", "is_ended"), [(False, True), (True, False)])
+def test_a_stage_by_hand_ends_with_its_run_unless_it_was_started_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_past_end: bool, is_ended: bool
+) -> None:
+    async def tell(run: Run) -> bool:
+        return is_past_end
+
+    ends = threading.Event()
+    monkeypatch.setattr(run_module, "tell_planned_end", tell)
+    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
+    monkeypatch.setattr(run_module, "check_cluster_works", lambda run, stage: None)
+    monkeypatch.setattr(run_module, "serve", lambda stage, resources: None)
+    monkeypatch.setattr(run_module, "end_with_run", lambda run: ends.set())
+    for name in (VARIABLE, "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    arguments = ["verifier", "--run", str(write_run(tmp_path)), "--set", "kafka.bootstrap_servers=kafka-1:9092"]
+    assert CliRunner().invoke(run_module.run, arguments, catch_exceptions=False).exit_code == 0
+    assert ends.wait(5 if is_ended else 0) == is_ended
+
+
+def test_the_end_of_the_run_is_a_sigterm_to_the_process_and_a_refusal_is_left_to_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def at_end(run: Run) -> bool:
+        return True
+
+    async def refused(run: Run) -> bool:
+        raise ConfigError("topic policy-versions: expected it, got none")
+
+    got: list[tuple[int, int]] = []
+    monkeypatch.setattr("os.kill", lambda pid, number: got.append((pid, number)))
+    run_module.end_with_run(make_run(tmp_path), 0.0, refused)
+    assert got == []
+    assert "planned end not watched error=topic policy-versions" in caplog.text
+    run_module.end_with_run(make_run(tmp_path), 0.0, at_end)
+    assert got == [(os.getpid(), signal.SIGTERM)]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +226,7 @@ def test_a_stage_that_is_started_by_hand_is_not_served_on_a_cluster_where_none_c
 ) -> None:
     """`gagar up` has tried it for the others, once."""
 
-    async def unreachable(run: Run) -> None:
+    async def unreachable(run: Run) -> bool:
         raise UnavailableError("no cluster")
 
     def refused(run: Run, stage: Stage) -> None:
