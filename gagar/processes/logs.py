@@ -65,3 +65,5 @@ def configure_logs(log_format: LogFormat = "text", stream: TextIO | None = None)
     root.setLevel(logging.WARNING)
     for package in ("gagar", "topology", "producers", "consumers"):
         logging.getLogger(package).setLevel(logging.INFO)
+    # Warns of each tenth of a second that a busy machine holds its loop up; ours is watched by the loop monitor.
+    logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)

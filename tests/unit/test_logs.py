@@ -32,6 +32,7 @@ def test_ours_is_told_from_info_on_and_libraries_from_warning_on() -> None:
     logging.getLogger("consumers.gatherer").info("yes")
     logging.getLogger("some.library").info("chatter")
     logging.getLogger("some.library").warning("trouble")
+    logging.getLogger("kafka.net.selector").warning("Task ran for 0.2s")
     lines = [line.split(" ", 1)[1] for line in stream.getvalue().splitlines()]
     assert lines == ["INFO gagar.stream group closed group=g7", "INFO consumers.gatherer yes", "WARNING some.library trouble"]
 
