@@ -426,6 +426,10 @@ Record = (
 )
 R = TypeVar("R", bound=msgspec.Struct)
 
+RECORDS_FORMAT = 1
+"""Processes of one run have the same. It rises with a new tag, and with a new field that a stage in the middle has to pass on:
+one that does not know it would lose it."""
+
 SENTINEL_LOGPROB = -9999.0
 """How some engines write minus infinity; a bad record."""
 

@@ -1,13 +1,14 @@
 """The settings that a run was started with, on the log: each process compares its own with them before it begins anything.
 
 In: a `Run` and its way into the log. Out: the record of its settings; every difference, by its key. Kept: the topic
-`run-settings`. Where the cluster is, how it is met and `run.dir` are no settings. Not promised: that paths which are written
-alike lead to the same files.
+`run-settings`. Where the cluster is, how it is met and `run.dir` are no settings; the version of gagar and the format of its
+records are told as two more. Not promised: that paths which are written alike lead to the same files.
 """
 
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from gagar.config import SHARED, Run, convert
 from gagar.errors import ConfigError, UnavailableError
 from gagar.history.plain import moment
-from gagar.records import RunSettings, encode
+from gagar.records import RECORDS_FORMAT, RunSettings, encode
 from gagar.stream.readers.scans import scan_transport, until_visible
 from gagar.stream.routing import key_of
 from gagar.stream.transport import Send, Transport
@@ -25,7 +26,8 @@ from topology.resources import Resources
 from topology.stages import STAGES
 from topology.topics import RUN_SETTINGS
 
-SAME = ("run.seed", "kafka.num_partitions", "policy.", "tasks.", "training.")
+FORMAT = "gagar.records_format"
+SAME = (FORMAT, "run.seed", "kafka.num_partitions", "policy.", "tasks.", "training.")
 """Beginnings of the keys that are one and the same for all processes of a run; the others say how one process works."""
 
 
@@ -37,12 +39,12 @@ def settings_of(run: Run) -> dict[str, Any]:
     tables |= {stage.table: stage_config(stage, run) for stage in STAGES}
     plain = msgspec.msgpack.decode(msgspec.msgpack.encode(tables))
     settings = {key: value for key, value in _flat("", plain) if key != "run.dir" and not is_of_access(key)}
-    return settings | {"run.root": run.root}
+    return settings | {"run.root": run.root, "gagar.version": version("gagar-rl"), FORMAT: RECORDS_FORMAT}
 
 
 def tables_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of a run file with these settings, those that are not set left out. Raises ConfigError for a key that is both
-    a table and a value."""
+    """The tables of a run file with these settings, less those that are not set and what tells of gagar itself. Raises
+    ConfigError for a key that is both a table and a value."""
     tables: dict[str, Any] = {}
     for key, value in settings.items():
         *outer, name = key.split(".")
@@ -53,6 +55,7 @@ def tables_of(settings: Mapping[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"{key}: expected {part} to be a table, got {table!r}")
         if value is not None:
             table[name] = value
+    tables.pop("gagar", None)
     return tables
 
 
@@ -91,7 +94,13 @@ def refusal(recorded: RunSettings, run: Run, what_to_do: str) -> str:
 
 
 def check_own(recorded: RunSettings, run: Run) -> None:
-    """Raises ConfigError for a run that was imported: its groups have ended elsewhere."""
+    """Raises ConfigError for a run that was imported, whose groups have ended elsewhere, and for one with records of a later
+    format than this version of gagar reads."""
+    if (got := recorded.settings.get(FORMAT, RECORDS_FORMAT)) > RECORDS_FORMAT:
+        raise ConfigError(
+            f"run {run.run.name}: expected records of format {RECORDS_FORMAT} or before, got {got} of gagar "
+            f"{recorded.settings.get('gagar.version')}; this is gagar {version('gagar-rl')}: install that one, or a later one"
+        )
     if recorded.imported_from:
         raise ConfigError(
             f"run {run.run.name}: expected a run to work on, got one that was imported from {recorded.imported_from}; "

@@ -1,6 +1,6 @@
 """Records: encode and decode are inverse, strangers are refused, and alignment is checked on every token array."""
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gagar.arrays import Tensor
 from gagar.errors import BadRecordError
 from gagar.records import (
+    RECORDS_FORMAT,
     SENTINEL_LOGPROB,
     AttemptFacts,
     LogRef,
@@ -210,3 +211,10 @@ def test_a_reference_is_written_as_people_write_it() -> None:
 )
 def test_a_patch_is_clean_without_dead_statement_and_edit_outside_the_task(measures: PatchMeasures, is_clean: bool) -> None:
     assert measures.is_clean is is_clean
+
+
+def test_a_new_tag_raises_the_number_of_the_format() -> None:
+    """Raise RECORDS_FORMAT and this number with a tag that is new."""
+    tags = {record.__struct_config__.tag for record in get_args(Record)}
+    later = sorted(tag for tag in tags if not str(tag).endswith("/1"))
+    assert (len(tags), later, RECORDS_FORMAT) == (11, [], 1)

@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from gagar.cli.topics import planning as topics
 from gagar.cli.topics.planning import apply_topology
 from gagar.config import Run
 from gagar.errors import ConfigError, UnavailableError
+from gagar.records import RECORDS_FORMAT
 from gagar.stream.memory.transport import MemoryLog, MemoryTransport
 from tests.runs import write_run
+from topology import settings as settings_module
 from topology.resources import Resources
 from topology.settings import check_settings, read_settings, settings_of, write_settings
 from topology.topics import RUN_SETTINGS
@@ -74,6 +77,25 @@ async def test_a_process_is_refused_that_differs_where_all_must_be_the_same(
     started = f"run test: expected the settings that it was started with on {socket.gethostname()} in {tmp_path}/.gagar"
     assert str(caught.value).startswith(started)
     assert f" UTC, got {line}; give this process the run's, or end all stages and start" in str(caught.value)
+
+
+async def test_a_process_of_another_version_is_told_and_one_with_another_format_of_records_is_refused(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(str(write_run(tmp_path)))
+    await write_settings(on(log, run))
+    own = version("gagar-rl")
+    monkeypatch.setattr(settings_module, "version", lambda name: "9.1")
+    assert await check_settings(on(log, run)) == [f'gagar.version: was "{own}", now "9.1"']
+    monkeypatch.setattr(settings_module, "RECORDS_FORMAT", RECORDS_FORMAT + 1)
+    with pytest.raises(
+        ConfigError, match=f"got gagar.records_format: was {RECORDS_FORMAT}, now {RECORDS_FORMAT + 1}; give this"
+    ):
+        await check_settings(on(log, run))
+    await write_settings(on(log, run))
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match=r"run test: expected records of format 1 or before, got 2 of gagar 9.1; this is g"):
+        await check_settings(on(log, run))
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -186,3 +208,16 @@ async def test_a_start_with_other_settings_is_refused_beside_stages_at_work(
     recorded = await read_settings(on(log, first))
     assert recorded is not None
     assert recorded.settings == settings_of(first if is_refused else other)
+
+
+def test_a_later_version_starts_a_run_again_and_an_earlier_one_does_not(
+    tmp_path: Path, starts: type[FakeAdmin], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = open_run(str(write_run(tmp_path)))
+    apply_topology(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(settings_module, "RECORDS_FORMAT", RECORDS_FORMAT + 1)
+        apply_topology(run)
+    assert "run test: gagar.records_format: was 1, now 2" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"run test: expected records of format 1 or before, got 2"):
+        apply_topology(run)
