@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gagar.broker.class_archive import LINK, WRITTEN, keep_archive, link_archive, reading_options, writing_options
+from gagar.broker.class_archive import JAVA_LINK, LINK, WRITTEN, keep_archive, link_archive, reading_options, writing_options
 
 
 @pytest.fixture
@@ -60,3 +60,40 @@ def test_where_nothing_can_be_kept_nothing_is_written(tmp_path: Path, java: Path
     keep_archive(scratch)
     assert not (scratch / WRITTEN).exists()
     assert writing_options(scratch) == []
+
+
+DUMPING = """#!/bin/sh
+[ "$1" = -Xshare:dump ] || exit 2
+echo "java's own" > "${2#-XX:SharedArchiveFile=}"
+exit 0
+"""
+
+
+def test_a_java_without_an_archive_of_its_own_classes_is_made_to_write_one_once(tmp_path: Path, java: Path) -> None:
+    java.write_text(DUMPING)
+    java.chmod(0o755)
+    first = make_scratch(tmp_path, java, "first")
+    assert reading_options(first)[0] == f"-XX:SharedArchiveFile=tmp/{JAVA_LINK}"
+    assert writing_options(first)[0] == f"-XX:ArchiveClassesAtExit=tmp/{WRITTEN}"
+    (first / WRITTEN).write_bytes(b"classes")
+    keep_archive(first)
+    java.chmod(0o644)
+    assert reading_options(make_scratch(tmp_path, java, "next"))[0] == f"-XX:SharedArchiveFile=tmp/{JAVA_LINK}:tmp/{LINK}"
+
+
+def test_a_java_that_fails_to_write_one_has_none_and_leaves_nothing(tmp_path: Path, java: Path) -> None:
+    java.write_text(DUMPING.replace("exit 0", "exit 1"))
+    java.chmod(0o755)
+    assert reading_options(make_scratch(tmp_path, java, "first")) == []
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_java_with_an_archive_of_its_own_classes_writes_no_other(tmp_path: Path) -> None:
+    (tmp_path / "lib" / "server").mkdir(parents=True)
+    (tmp_path / "lib" / "server" / "classes.jsa").touch()
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(DUMPING)
+    java.chmod(0o755)
+    assert reading_options(make_scratch(tmp_path, java, "first")) == []
+    assert list((tmp_path / "cache").iterdir()) == []
