@@ -1,9 +1,9 @@
 """Java's archive of the broker's classes, with which a start takes half the time. It is only ever a matter of speed.
 
 In: Java, the folder of the jars. Kept: `classes-<digest>.jsa` beside the jars, one for each Java and list of jars. The first
-broker that ends in good order writes it, on top of the archive of Java's own classes. A Java without that one, as the
-wheel's comes, is made to write it before the first start (`java-<digest>.jsa`, two seconds). Java itself checks that jars and
-program are those of the archive, and its checksum; one that does not fit is passed over.
+broker that ends in good order writes it, on top of Java's archive of its own classes. The wheel's Java comes without that one,
+so it is made to write it before the first start: `java-<digest>.jsa`, two seconds. Java itself checks that jars and program are
+those of the archive, and its checksum; one that does not fit is passed over.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def _digest(facts: str) -> str:
 
 def _dump_java(program: Path, archive: Path) -> None:
     """Has Java write the archive of its own classes. One that cannot has none."""
-    part = f"{archive.stem}.{os.getpid()}.part"  # relative: a colon in the path would part it into two
+    part = f"{archive.stem}.{os.getpid()}.part"  # relative: Java splits a path at its colons
     command = [str(program), "-Xshare:dump", f"-XX:SharedArchiveFile={part}"]
     try:
         with suppress(OSError, subprocess.SubprocessError):

@@ -92,7 +92,8 @@ def check_cluster_works(run: Run, stage: Stage) -> None:
 
 
 async def tell_planned_end(run: Run) -> bool:
-    """Whether the run has made all its steps. Says so: a stage that is started then waits for records that may never come."""
+    """Whether the run has made all its steps. It is logged then, since a stage that starts now waits for records that may never
+    come."""
     step, num_steps = await step_of(run), run.training.num_steps
     if step >= num_steps:
         logger.info("planned end reached step=%d num_steps=%d: %s", step, num_steps, WHAT_THEN)

@@ -29,13 +29,16 @@ FEW_SECONDS = 5.0
 
 
 @pytest.fixture(autouse=True)
-def settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stage that is started has the settings of its run."""
+def started_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage has the settings of its run, and nobody else starts it."""
 
     async def same(resources: Resources) -> list[str]:
         return []
 
     monkeypatch.setattr(run_module, "check_settings", same)
+    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
+    for name in (VARIABLE, "RANK"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @contextmanager
@@ -127,13 +130,10 @@ def test_only_a_stage_that_is_started_by_hand_watches_and_only_the_local_broker(
 
     watched, served, ends = threading.Event(), [], threading.Event()
     monkeypatch.setattr(run_module, "tell_planned_end", unreachable)
-    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
     monkeypatch.setattr(run_module, "watch_local_broker", lambda run: watched.set())
     monkeypatch.setattr(run_module, "end_with_run", lambda run: ends.set())
     monkeypatch.setattr(run_module, "check_cluster_works", lambda run, stage: None)
     monkeypatch.setattr(run_module, "serve", lambda stage, resources: served.append(stage.name))
-    for name in (VARIABLE, "RANK"):
-        monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, os.fspath(tmp_path))
     arguments = ["verifier", "--run", str(write_run(tmp_path)), "--set", f"kafka.bootstrap_servers={servers}"]
@@ -153,12 +153,9 @@ def test_a_stage_by_hand_ends_with_its_run_unless_it_was_started_after_the_end(
 
     ends = threading.Event()
     monkeypatch.setattr(run_module, "tell_planned_end", tell)
-    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
     monkeypatch.setattr(run_module, "check_cluster_works", lambda run, stage: None)
     monkeypatch.setattr(run_module, "serve", lambda stage, resources: None)
     monkeypatch.setattr(run_module, "end_with_run", lambda run: ends.set())
-    for name in (VARIABLE, "RANK"):
-        monkeypatch.delenv(name, raising=False)
     arguments = ["verifier", "--run", str(write_run(tmp_path)), "--set", "kafka.bootstrap_servers=kafka-1:9092"]
     assert CliRunner().invoke(run_module.run, arguments, catch_exceptions=False).exit_code == 0
     assert ends.wait(5 if is_ended else 0) == is_ended
@@ -190,7 +187,6 @@ def test_a_member_has_a_name_that_a_cluster_takes(
 ) -> None:
     members: list[str] = []
     monkeypatch.setenv(VARIABLE, os.fspath(tmp_path))
-    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
     monkeypatch.setattr(run_module, "serve", lambda stage, resources: members.append(resources.member))
     result = CliRunner().invoke(run_module.run, ["verifier", "--run", str(write_run(tmp_path)), "--member", name])
     error = f"--member: expected at most 200 ASCII letters, digits, '.', '_' and '-', got {name!r}"
@@ -206,11 +202,8 @@ def test_no_stage_whoever_starts_it_begins_with_settings_that_are_not_its_runs(
 
     served: list[str] = []
     monkeypatch.setattr(run_module, "check_settings", refused)
-    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
     monkeypatch.setattr(run_module, "check_cluster_works", lambda run, stage: None)
     monkeypatch.setattr(run_module, "serve", lambda stage, resources: served.append(stage.name))
-    for name in (VARIABLE, "RANK"):
-        monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, os.fspath(tmp_path))
     path = write_run(tmp_path)
@@ -234,11 +227,8 @@ def test_a_stage_that_is_started_by_hand_is_not_served_on_a_cluster_where_none_c
 
     served: list[str] = []
     monkeypatch.setattr(run_module, "tell_planned_end", unreachable)
-    monkeypatch.setattr(run_module, "configure_logs", lambda log_format: None)
     monkeypatch.setattr(run_module, "check_cluster_works", refused)
     monkeypatch.setattr(run_module, "serve", lambda stage, resources: served.append(stage.name))
-    for name in (VARIABLE, "RANK"):
-        monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, os.fspath(tmp_path))
     arguments = ["verifier", "--run", str(write_run(tmp_path)), "--set", "kafka.bootstrap_servers=kafka-1:9092"]
