@@ -76,6 +76,7 @@ any_record = st.one_of(
         seed=st.integers(0, 2**63),
         step=small,
         deadline_s=times,
+        agent_timeout_s=times,
     ),
     st.builds(
         Trajectory,
