@@ -20,7 +20,7 @@ from msgspec import Meta
 from gagar.config import Seconds, WorkTable
 from gagar.errors import BadRecordError
 from gagar.records import PatchMeasures, Trajectory, Verdict, VerdictStatus
-from gagar.sandbox.kinds import Bubblewrap, SandboxKinds
+from gagar.sandbox.kinds import Auto, SandboxKinds
 from gagar.sandbox.protocol import Sandbox, TestRun
 from gagar.stream.handlers import Delivery, Effect, References
 from gagar.tasks.kinds import Tasks
@@ -38,7 +38,7 @@ INLINE_CHARS = 64 << 10
 class Config(WorkTable, frozen=True, kw_only=True):
     """[verifier] in the run file."""
 
-    sandbox: SandboxKinds = Bubblewrap()
+    sandbox: SandboxKinds = Auto()
     """Sandbox that the tests run in."""
     concurrency: Annotated[int, Meta(ge=1, le=1024)] = 2
     """Workspaces that run at the same time; about the number of cores."""

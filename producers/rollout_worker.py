@@ -30,7 +30,7 @@ from gagar.errors import BadRecordError, UnavailableError
 from gagar.policies.chat_template import ChatTemplate
 from gagar.policies.follower import PolicyFollower
 from gagar.records import PolicyVersion, Record, RolloutRequest
-from gagar.sandbox.kinds import Bubblewrap, SandboxKinds
+from gagar.sandbox.kinds import Auto, SandboxKinds
 from gagar.stream.handlers import Delivery, Effect, Output, References
 from gagar.tasks.kinds import Tasks
 from gagar.tasks.task import Task
@@ -43,7 +43,7 @@ class Config(WorkTable, frozen=True, kw_only=True):
 
     engine: EngineKinds = Transformers()
     """Engine that samples the tokens."""
-    sandbox: SandboxKinds = Bubblewrap()
+    sandbox: SandboxKinds = Auto()
     """Sandbox that the agent's commands run in."""
     sandbox_concurrency: Annotated[int, Meta(ge=1, le=1024)] = 2
     """Workspaces that run at the same time; about the number of cores."""

@@ -1,4 +1,4 @@
-"""The outer walls: which bubblewrap to run, and with what.
+"""The jail of bubblewrap: which bubblewrap to run, and with what.
 
 In: what this host has. Out: argument lists that start the warm server with the network off, the system and the Python
 installation read-only, and nothing else of the host: no home, no project, no environment variable. Nothing is kept.
@@ -6,15 +6,17 @@ Raises MachineError if the host lacks what no restart brings.
 """
 
 import os
+import re
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import gagar
 from gagar.errors import MachineError
+from gagar.sandbox.warm_server import Cell, Launch
 
 LIBRARY = "/gagar/lib"
 """Where our own code and the test runner are inside."""
@@ -27,6 +29,14 @@ SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC = ("ld.so.cache", "alternatives")
 """What programs of the system cannot do without."""
 DEVICES = ("null", "zero", "full", "random", "urandom")
+REFUSED = re.compile("namespace|not permitted|uid map|[Pp]ermission|No space left")
+"""In what bubblewrap or the server prints where the kernel or a container refuses what a sandbox is made of."""
+WAY_OUT = (
+    "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu "
+    "kernel.apparmor_restrict_unprivileged_userns=0); start a Docker container with --security-opt seccomp=unconfined "
+    "--security-opt apparmor=unconfined --security-opt systempaths=unconfined, and as root with "
+    "--cap-add SYS_ADMIN --cap-add NET_ADMIN"
+)
 PASSWD = b"root:x:0:0:root:/:/usr/sbin/nologin\nagent:x:1000:1000:agent:/tmp:/bin/bash\n"
 GROUP = b"root:x:0:\nagent:x:1000:\n"
 HOSTS = b"127.0.0.1 localhost\n"
@@ -44,6 +54,39 @@ from gagar.sandbox.inside.server import main
 main()
 """
 """What the Python inside runs, still as the user who started bubblewrap."""
+
+
+class BubblewrapJail:
+    """Namespaces by one program bwrap; all workspaces share a server. Implements Jail, and Cell."""
+
+    kind = "bubblewrap"
+    missing: tuple[str, ...] = ()
+
+    def __init__(self, program: str) -> None:
+        self.name = program
+
+    def open(self, num_workspaces: int) -> Sequence[Cell]:
+        return [self]
+
+    def launch(self, control: int, limits: str) -> Launch:
+        files = data_files()
+        try:
+            command = jail_arguments(self.name, files, [str(control), limits])
+        except BaseException:
+            for descriptor in files.values():
+                os.close(descriptor)
+            raise
+        return Launch(command=command, environment={}, descriptors=tuple(files.values()))
+
+    def way_out(self, reason: str) -> str:
+        return WAY_OUT if REFUSED.search(reason) else ""
+
+    def close(self) -> None: ...
+
+
+def bubblewrap_jails() -> list[BubblewrapJail]:
+    """A jail for each program to try."""
+    return [BubblewrapJail(program) for program in find_bubblewraps()]
 
 
 def find_bubblewraps() -> list[str]:
@@ -79,12 +122,12 @@ def jail_arguments(bubblewrap: str, files: dict[str, int], command: list[str]) -
     arguments = [bubblewrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     arguments += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv"]
     arguments += _user()
-    for name, value in _environment().items():
+    for name, value in environment(LIBRARY, "/tmp").items():
         arguments += ["--setenv", name, value]
     arguments += _mounts()
     for path, descriptor in files.items():
         arguments += ["--perms", "0444", "--ro-bind-data", str(descriptor), path]
-    arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--", _python(), "-I", "-S", "-B", "-c", START, *command]
+    arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--", python(), "-I", "-S", "-B", "-c", START, *command]
     return arguments
 
 
@@ -96,16 +139,19 @@ def _user() -> list[str]:
     return ["--unshare-user", "--uid", "1000", "--gid", "1000", "--proc", "/proc"]
 
 
-def _python() -> str:
+def python() -> str:
+    """The interpreter that this environment was made of."""
     return os.path.realpath(sys.executable)
 
 
-def _environment() -> dict[str, str]:
+def environment(library: str, temporary: str) -> dict[str, str]:
+    """Environment variables of all that runs inside."""
     return {
-        "PATH": f"{Path(_python()).parent}:/usr/local/bin:/usr/bin:/bin",
-        "HOME": "/tmp",
+        "PATH": f"{Path(python()).parent}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": temporary,
+        "TMPDIR": temporary,
         "LANG": "C.UTF-8",
-        "PYTHONPATH": LIBRARY,
+        "PYTHONPATH": library,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
@@ -147,7 +193,7 @@ def _python_mounts() -> Iterator[str]:
 def _library_mounts() -> Iterator[str]:
     """Our own code and the test runner: bound where they are used, or, if they are for root only, where START copies them
     from into memory."""
-    library = _library()
+    library = library_files()
     paths = (path for root in library.values() for path in (root, *root.rglob("*")))
     is_private = os.getuid() == 0 and not all(map(_is_readable, paths))
     if is_private:
@@ -171,7 +217,8 @@ def _parents(path: str) -> Iterator[str]:
             yield from ("--perms", "0755", "--dir", str(parent))
 
 
-def _library() -> dict[str, Path]:
+def library_files() -> dict[str, Path]:
+    """Our own code that runs inside, and the packages that it needs, by path in the library; raises MachineError."""
     found: dict[str, Path] = {}
     for name in PACKAGES:
         spec = find_spec(name)

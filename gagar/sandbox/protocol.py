@@ -1,7 +1,7 @@
 """The sandbox port: a workspace of files, commands and tests run in it, and nothing let out but their results.
 
-Implementation: `bubblewrap` (Linux host). It tests itself in `open` and fails closed. Paths in a workspace
-are relative, normal and POSIX; anything else is refused.
+Implementation: WarmSandbox, behind the walls of a jail (`bubblewrap`, `landlock`). It tests itself in `open` and fails closed.
+Paths in a workspace are relative, normal and POSIX; anything else is refused.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class TestRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workspace(Protocol):
-    """One attempt's files, in namespaces of their own, gone with the context."""
+    """One attempt's files, behind walls of their own, gone with the context."""
 
     async def run(self, script: str, timeout_s: float) -> CommandResult:
         """Runs a bash script in the root of the tree; the whole process tree is dead when it returns."""

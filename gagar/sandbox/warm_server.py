@@ -1,4 +1,4 @@
-"""The warm server as the host sees it: one process behind bubblewrap's walls, a control socket, and a stream for each
+"""The warm server as the host sees it: one process behind the walls of a jail, a control socket, and a stream for each
 workspace.
 
 In: names of workspaces to start and to end. Out: their streams, and the core seconds that they took. A server that has
@@ -6,20 +6,65 @@ died makes every call raise UnavailableError; the sandbox starts another.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
 import tempfile
-from typing import IO
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Protocol
 
-from gagar.errors import UnavailableError
-from gagar.sandbox.jail import data_files, jail_arguments
+from gagar.errors import MachineError, UnavailableError
 from gagar.sandbox.protocol import SlowStartError
 
 END_S = 10.0
 MAX_MESSAGE = 256
 LAST_BYTES = 600
 """Of what the server printed that are told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How a server is started."""
+
+    command: list[str]
+    environment: dict[str, str]
+    descriptors: tuple[int, ...] = ()
+    """What it is given; closed here when it runs."""
+
+
+class Cell(Protocol):
+    """Where one server is."""
+
+    @property
+    def name(self) -> str:
+        """Stands before what is said of it."""
+
+    def launch(self, control: int, limits: str) -> Launch:
+        """`control`: the descriptor of the server's end of the control socket. `limits`: as JSON."""
+
+
+class Jail(Protocol):
+    """The walls of a kind of sandbox, as the host puts them up."""
+
+    @property
+    def kind(self) -> str:
+        """As the run file names it."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Walls (see gagar.sandbox.self_test) that it cannot put up here: known once it is open."""
+
+    def open(self, num_workspaces: int) -> Sequence[Cell]:
+        """One cell, or as many as there are workspaces at a time; raises MachineError with the way out if this machine has
+        not what it needs."""
+
+    def way_out(self, reason: str) -> str:
+        """What to do if a server does not start or a wall does not hold, for this reason; empty if nobody knows."""
+
+    def close(self) -> None:
+        """Removes what `open` has made; all servers have ended."""
 
 
 class WarmServer:
@@ -34,29 +79,34 @@ class WarmServer:
         asyncio.get_running_loop().add_reader(control, self._read)
 
     @classmethod
-    async def start(cls, bubblewrap: str, limits: dict[str, int], timeout_s: float) -> "WarmServer":
-        """A server that is ready; raises SlowStartError, or UnavailableError with what bubblewrap said."""
+    async def start(cls, cell: Cell, limits: dict[str, int], timeout_s: float) -> "WarmServer":
+        """A server that is ready; raises SlowStartError, or UnavailableError with what it said."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        files = data_files()
+        try:
+            launch = cell.launch(theirs.fileno(), json.dumps(limits))
+        except MachineError:
+            ours.close()
+            theirs.close()
+            raise
         errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
-            command = jail_arguments(bubblewrap, files, [str(theirs.fileno()), json.dumps(limits)])
             process = await asyncio.create_subprocess_exec(
-                *command,
+                *launch.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
-                pass_fds=(theirs.fileno(), *files.values()),
-                env={},
+                pass_fds=(theirs.fileno(), *launch.descriptors),
+                env=launch.environment,
+                cwd="/",
             )
         except OSError as error:
             ours.close()
             errors.close()
-            raise UnavailableError(f"{bubblewrap}: expected a program that runs, got {error}") from error
+            raise UnavailableError(f"{cell.name}: expected a program that runs, got {error}") from error
         finally:
             theirs.close()
-            for descriptor in files.values():
+            for descriptor in launch.descriptors:
                 os.close(descriptor)
         server = cls(process, ours, errors)
         try:
@@ -64,11 +114,11 @@ class WarmServer:
         except TimeoutError:
             server._ready.cancel()
             await server.stop()
-            raise SlowStartError(f"{bubblewrap}: expected a warm server within {timeout_s:g} s, got none yet") from None
+            raise SlowStartError(f"{cell.name}: expected a warm server within {timeout_s:g} s, got none yet") from None
         except UnavailableError:
             words = server.last_words
             await server.stop()
-            raise UnavailableError(f"{bubblewrap}: expected a warm server, got {words}") from None
+            raise UnavailableError(f"{cell.name}: expected a warm server, got {words}") from None
         return server
 
     @property
@@ -140,9 +190,13 @@ class WarmServer:
                 end.set_result(0.0)
 
     async def stop(self) -> None:
-        """Ends the server and everything in it."""
+        """Ends the server and everything in it. One that was ready may tidy up: it is told by the end of its socket."""
+        is_ready = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
         if self._control.fileno() >= 0:
             self._fail()
+        if is_ready:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), END_S)
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()

@@ -1,27 +1,28 @@
 """Nothing of a sandbox outlives the process that opened it, however that ends."""
 
 import asyncio
+import os
 import signal
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from gagar.sandbox.bubblewrap import BubblewrapSandbox
-from gagar.sandbox.kinds import Bubblewrap
+from gagar.sandbox import kinds
+from gagar.sandbox.warm_sandbox import WarmSandbox
+from tests.sleepers import num_with, wait_for
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="session")]
 
 MARK = "31536123"
 """Seconds that only this test sleeps."""
 OWNER = f"""
-import asyncio
-from gagar.sandbox.bubblewrap import BubblewrapSandbox
-from gagar.sandbox.kinds import Bubblewrap
+import asyncio, sys
+from gagar.sandbox import kinds
 
 async def main():
-    sandbox = BubblewrapSandbox(Bubblewrap(), concurrency=1)
+    sandbox = getattr(kinds, sys.argv[1])().make(1)
     await sandbox.open()
     async with sandbox.workspace({{}}) as workspace:
         print("running", flush=True)
@@ -31,48 +32,37 @@ asyncio.run(main())
 """
 
 
-def num_sleepers() -> int:
-    found = 0
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found += MARK.encode() in file.read_bytes().split(b"\0")
-        except OSError:
-            continue
-    return found
+def table_of(sandbox: WarmSandbox) -> str:
+    """Name of the table that makes another sandbox of its kind."""
+    assert sandbox.jail is not None
+    return sandbox.jail.kind.capitalize()
 
 
-async def wait_for_sleepers(number: int) -> None:
-    deadline = time.monotonic() + 20
-    while num_sleepers() != number:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
-
-
-async def test_a_killed_owner_takes_everything_along(sandbox: BubblewrapSandbox) -> None:
-    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, stdout=asyncio.subprocess.PIPE)
+async def test_a_killed_owner_takes_everything_along(sandbox: WarmSandbox) -> None:
+    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, table_of(sandbox), stdout=asyncio.subprocess.PIPE)
     assert owner.stdout is not None
     assert await owner.stdout.readline() == b"running\n"
-    await wait_for_sleepers(2)
+    await wait_for(MARK, 2)
     owner.send_signal(signal.SIGKILL)
     await owner.wait()
-    await wait_for_sleepers(0)
+    await wait_for(MARK, 0)
 
 
-async def test_a_cancelled_user_leaves_nothing(sandbox: BubblewrapSandbox) -> None:
+async def test_a_cancelled_user_leaves_nothing(sandbox: WarmSandbox) -> None:
     async def use() -> None:
         async with sandbox.workspace({}) as workspace:
             await workspace.run(f"setsid sleep {MARK} & sleep {MARK}", 1000)
 
     task = asyncio.create_task(use())
-    await wait_for_sleepers(2)
+    await wait_for(MARK, 2)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert num_sleepers() == 0
+    assert num_with(MARK) == 0
 
 
-async def test_a_closed_sandbox_is_gone_with_its_workspaces(sandbox: BubblewrapSandbox) -> None:
-    other = BubblewrapSandbox(Bubblewrap(), concurrency=1)
+async def test_a_closed_sandbox_is_gone_with_its_workspaces(sandbox: WarmSandbox) -> None:
+    other = getattr(kinds, table_of(sandbox))().make(1)
     await other.open()
 
     async def use() -> None:
@@ -80,9 +70,28 @@ async def test_a_closed_sandbox_is_gone_with_its_workspaces(sandbox: BubblewrapS
             await workspace.run(f"sleep {MARK}", 1000)
 
     task = asyncio.create_task(use())
-    await wait_for_sleepers(1)
+    await wait_for(MARK, 1)
     await other.close()
     await asyncio.wait([task], timeout=20)
     assert task.done()
     assert isinstance(task.exception(), Exception)
-    await wait_for_sleepers(0)
+    await wait_for(MARK, 0)
+
+
+async def test_folders_go_with_a_closed_sandbox_and_at_the_next_start_with_a_killed_owner(
+    sandbox: WarmSandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = (sys.executable, "-c", OWNER, table_of(sandbox))
+    owner = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment)
+    assert owner.stdout is not None
+    assert await owner.stdout.readline() == b"running\n"
+    owner.kill()
+    await owner.wait()
+    await wait_for(MARK, 0)
+    other = getattr(kinds, table_of(sandbox))().make(1)
+    await other.open()
+    await other.close()
+    assert list(tmp_path.iterdir()) == []

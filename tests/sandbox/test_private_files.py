@@ -11,23 +11,22 @@ from pathlib import Path
 import pytest
 
 import gagar
-from gagar.sandbox.bubblewrap import BubblewrapSandbox
 from gagar.sandbox.jail import PACKAGES
+from gagar.sandbox.warm_sandbox import WarmSandbox
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="session")]
 
 OWNER = """
-import asyncio
+import asyncio, sys
 import gagar
-from gagar.sandbox.bubblewrap import BubblewrapSandbox
-from gagar.sandbox.kinds import Bubblewrap
+from gagar.sandbox import kinds
 
 async def main():
-    sandbox = BubblewrapSandbox(Bubblewrap(), concurrency=1)
+    sandbox = getattr(kinds, sys.argv[1])().make(1)
     await sandbox.open()
     async with sandbox.workspace({"test_a.py": "def test_a():\\n    assert 2 + 2 == 4\\n"}) as workspace:
         run = await workspace.run_tests(["test_a.py::test_a"], 30.0)
-        files = await workspace.run("ls /gagar/private; touch /gagar/lib/x; python3 -c 'import pygments.lexers.d'", 30.0)
+        files = await workspace.run("cd $PYTHONPATH; ls; touch x; python3 -c 'import pygments.lexers.d'", 30.0)
     await sandbox.close()
     print(gagar.__file__, run.passed, files.output)
 
@@ -58,15 +57,17 @@ def copied(folder: Path) -> Path:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="whoever is not root owns what the sandbox reads")
-async def test_a_checkout_for_root_only_is_handed_to_the_sandbox(sandbox: BubblewrapSandbox, tmp_path: Path) -> None:
+async def test_a_checkout_for_root_only_is_handed_to_the_sandbox(sandbox: WarmSandbox, tmp_path: Path) -> None:
+    assert sandbox.jail is not None
     checkout = copied(tmp_path / "checkout")
+    kind = sandbox.jail.kind.capitalize()
     owner = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", OWNER, stdout=asyncio.subprocess.PIPE, env={"PYTHONPATH": str(checkout)}, cwd="/"
+        sys.executable, "-c", OWNER, kind, stdout=asyncio.subprocess.PIPE, env={"PYTHONPATH": str(checkout)}, cwd="/"
     )
     output, _ = await owner.communicate()
     assert output.decode().splitlines() == [
         f"{checkout}/gagar/__init__.py ('test_a.py::test_a',) _pytest",
         *("gagar", "iniconfig", "packaging", "pluggy", "py.py", "pyflakes", "pygments", "pytest"),
-        "touch: cannot touch '/gagar/lib/x': Permission denied",
+        "touch: cannot touch 'x': Permission denied",
         "",
     ]

@@ -10,10 +10,10 @@ import pytest
 
 from gagar.errors import EXIT_UNAVAILABLE, GagarError, MachineError, UnavailableError
 from gagar.sandbox import jail
-from gagar.sandbox.bubblewrap import BubblewrapSandbox, BubblewrapWorkspace
-from gagar.sandbox.inside import processes
+from gagar.sandbox.inside.walls.protocol import ChildLimits
 from gagar.sandbox.kinds import Bubblewrap
 from gagar.sandbox.protocol import SlowStartError, WorkspaceError
+from gagar.sandbox.warm_sandbox import ServerKeeper, WarmSandbox, WarmWorkspace
 
 
 def values_of(arguments: list[str], option: str) -> list[tuple[str, str]]:
@@ -63,7 +63,7 @@ async def test_a_program_that_does_not_work_is_named_with_the_way_out(monkeypatc
     broken.write_text("#!/bin/sh\necho no namespaces for you >&2\nexit 1\n")
     broken.chmod(0o755)
     programs = [str(broken), str(tmp_path / "absent")]
-    monkeypatch.setattr("gagar.sandbox.bubblewrap.find_bubblewraps", lambda: programs)
+    monkeypatch.setattr("gagar.sandbox.jail.find_bubblewraps", lambda: programs)
     with pytest.raises(MachineError, match=r"no namespaces for you.*a program that runs.*allow user namespaces"):
         await Bubblewrap().make(1).open()
 
@@ -72,7 +72,7 @@ async def refusal_of(monkeypatch: pytest.MonkeyPatch, program: Path, script: str
     """How `open` refuses when bubblewrap is a script."""
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr("gagar.sandbox.bubblewrap.find_bubblewraps", lambda: [str(program)])
+    monkeypatch.setattr("gagar.sandbox.jail.find_bubblewraps", lambda: [str(program)])
     with pytest.raises(GagarError) as caught:
         await Bubblewrap(start_timeout_s=timeout_s).make(1).open()
     return f"{type(caught.value).__name__} {caught.value}"
@@ -89,7 +89,7 @@ async def test_a_busy_machine_is_told_apart_from_one_that_allows_no_sandbox(
     assert refused.startswith("MachineError ")
     assert "; allow user namespaces (sysctl" in refused
     other = await refusal_of(monkeypatch, tmp_path / "other", "echo another fault; exit 1")
-    what = "expected a working bubblewrap, got"
+    what = "expected one that holds, got"
     assert other == f"MachineError sandbox: {what} {tmp_path / 'other'}: expected a warm server, got another fault"
 
 
@@ -102,12 +102,12 @@ def test_a_python_for_root_only_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_sandbox_that_is_not_open_makes_no_workspace() -> None:
     with pytest.raises(UnavailableError, match="expected it to be open"):
-        async with BubblewrapSandbox(Bubblewrap(), concurrency=1).workspace({}):
+        async with Bubblewrap().make(1).workspace({}):
             pass
 
 
 def test_the_limits_are_the_same_inside() -> None:
-    assert tuple(Bubblewrap().limits()) == tuple(field.name for field in dataclasses.fields(processes.ChildLimits))
+    assert tuple(Bubblewrap().limits()) == tuple(field.name for field in dataclasses.fields(ChildLimits))
 
 
 def test_what_is_made_up_can_be_read_from_its_start() -> None:
@@ -154,11 +154,11 @@ async def test_a_workspace_that_does_not_get_ready_is_an_outage_and_one_that_end
     monkeypatch: pytest.MonkeyPatch, is_ended: bool, expected: type[Exception]
 ) -> None:
     """Nothing of a candidate's has run by then; a tree that does not fit is another matter."""
-    monkeypatch.setattr("gagar.sandbox.bubblewrap.GRACE_S", 0.01)
+    monkeypatch.setattr("gagar.sandbox.warm_sandbox.GRACE_S", 0.01)
     reader = asyncio.StreamReader()
     if is_ended:
         reader.feed_eof()
-    workspace = BubblewrapWorkspace(reader, SilentWriter(), FakeServer())  # type: ignore[arg-type]
+    workspace = WarmWorkspace(reader, SilentWriter(), FakeServer())  # type: ignore[arg-type]
     with pytest.raises(expected, match="expected"):
         await workspace.write({"a": "b"})
 
@@ -166,9 +166,11 @@ async def test_a_workspace_that_does_not_get_ready_is_an_outage_and_one_that_end
 async def test_the_core_time_of_workspaces_that_end_together_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*arguments: object) -> None: ...
 
-    monkeypatch.setattr("gagar.sandbox.bubblewrap.BubblewrapWorkspace.write", nothing)
-    sandbox = BubblewrapSandbox(Bubblewrap(), concurrency=2)
-    sandbox._server = FakeServer()  # type: ignore[assignment]
+    monkeypatch.setattr("gagar.sandbox.warm_sandbox.WarmWorkspace.write", nothing)
+    sandbox = WarmSandbox(Bubblewrap(), jail.bubblewrap_jails, concurrency=2)
+    keeper = ServerKeeper(jail.BubblewrapJail("bwrap"), {}, 1.0)
+    keeper.server = FakeServer()  # type: ignore[assignment]
+    sandbox._keepers, sandbox._idle = [keeper], [keeper, keeper]
 
     async def use() -> None:
         async with sandbox.workspace({}):

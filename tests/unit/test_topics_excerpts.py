@@ -252,7 +252,7 @@ def test_settings_and_tables_say_the_same(here: Here) -> None:
     settings = settings_of(open_run(str(here.run_file)))
     tables = tables_of(settings)
     assert tables["training"]["num_steps"] == 4
-    assert tables["verifier"]["sandbox"]["kind"] == "bubblewrap"
+    assert tables["verifier"]["sandbox"]["kind"] == "auto"
     with pytest.raises(ConfigError, match=r"^a.b.c: expected b to be a table, got 1"):
         tables_of({"a.b": 1, "a.b.c": 2})
 

@@ -252,7 +252,7 @@ def test_a_clean_report_passes() -> None:
         ({"sandbox": "none"}, r"verifier.sandbox: expected a table, got 'none'; write it as \[verifier.sandbox\]"),
         (
             {"sandbox": {"kind": "jail"}},
-            "verifier.sandbox.kind: expected one of bubblewrap, or package.module:Table, got 'jail'",
+            "verifier.sandbox.kind: expected one of auto, bubblewrap, landlock, or package.module:Table, got 'jail'",
         ),
     ],
 )

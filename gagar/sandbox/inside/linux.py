@@ -1,4 +1,5 @@
-"""The few system calls that Python 3.11 has no name for: namespaces, mounts, capabilities, the loopback device.
+"""The few system calls that Python 3.11 has no name for: namespaces, mounts, capabilities, the settings of a process, the
+loopback device.
 
 Every function raises OSError with what was tried. Nothing here is kept.
 """
@@ -16,7 +17,7 @@ NEW_PIDS = 0x20000000
 NEW_NETWORK = 0x40000000
 
 _NOSUID, _NODEV, _NOEXEC = 2, 4, 8
-_SET_PDEATHSIG, _SET_DUMPABLE, _CAPBSET_DROP = 1, 4, 24
+_SET_PDEATHSIG, _SET_DUMPABLE, _CAPBSET_DROP, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
 _CAPABILITY_VERSION = 0x20080522
 _LAST_CAPABILITY = 40
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
@@ -24,37 +25,54 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _check(result: int, what: str) -> None:
+def check(result: int, what: str) -> None:
+    """Raises OSError if a call of the C library has failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def unshare(flags: int) -> None:
-    _check(_libc.unshare(flags), f"unshare {flags:#x}")
+    check(_libc.unshare(flags), f"unshare {flags:#x}")
 
 
 def enter_pid_namespace(descriptor: int) -> None:
     """Children of this process are born in the namespace of `descriptor` again."""
-    _check(_libc.setns(descriptor, NEW_PIDS), "setns")
+    check(_libc.setns(descriptor, NEW_PIDS), "setns")
 
 
 def mount_tmpfs(target: str, num_bytes: int, num_inodes: int) -> None:
     options = f"size={num_bytes},nr_inodes={num_inodes},mode=1777".encode()
-    _check(_libc.mount(b"tmpfs", target.encode(), b"tmpfs", _NOSUID | _NODEV, options), f"mount tmpfs on {target}")
+    check(_libc.mount(b"tmpfs", target.encode(), b"tmpfs", _NOSUID | _NODEV, options), f"mount tmpfs on {target}")
 
 
 def mount_proc() -> None:
-    _check(_libc.mount(b"proc", b"/proc", b"proc", _NOSUID | _NODEV | _NOEXEC, None), "mount proc")
+    check(_libc.mount(b"proc", b"/proc", b"proc", _NOSUID | _NODEV | _NOEXEC, None), "mount proc")
+
+
+def set_process(option: int, first: int, second: bytes = b"") -> None:
+    """prctl; `option` as the kernel's headers number it."""
+    none = ctypes.c_ulong(0)
+    check(_libc.prctl(option, ctypes.c_ulong(first), second or none, none, none), f"prctl {option}")
 
 
 def die_with_parent(signal_number: int) -> None:
-    _check(_libc.prctl(_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl pdeathsig")
+    set_process(_SET_PDEATHSIG, signal_number)
+
+
+def adopt_orphans() -> None:
+    """Whoever loses its parent below this process becomes its child."""
+    set_process(_SET_SUBREAPER, 1)
+
+
+def forbid_new_privileges() -> None:
+    """No program executed from here on has more rights than this process."""
+    set_process(_SET_NO_NEW_PRIVILEGES, 1)
 
 
 def set_dumpable(is_dumpable: bool) -> None:
     """Whether processes of the same user may look into this one."""
-    _check(_libc.prctl(_SET_DUMPABLE, int(is_dumpable), 0, 0, 0), "prctl dumpable")
+    set_process(_SET_DUMPABLE, int(is_dumpable))
 
 
 def drop_bounding_set() -> None:
@@ -65,7 +83,7 @@ def drop_bounding_set() -> None:
 
 def drop_capabilities() -> None:
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
-    _check(_libc.capset(header, bytes(24)), "capset")
+    check(_libc.capset(header, bytes(24)), "capset")
 
 
 def map_user(inside: int, outside_user: int, outside_group: int) -> None:

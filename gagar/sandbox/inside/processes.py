@@ -1,7 +1,7 @@
 """One candidate process and all that it starts: bounded in time, memory and output, and dead when `run_child` returns.
 
-The caller is process 1 of its namespace, so that one kill reaches every process in it, whatever session or parent it has
-chosen.
+The caller stands behind walls of its own, so that one kill reaches every process behind them, whatever session or parent it
+has chosen.
 """
 
 import contextlib
@@ -10,32 +10,18 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from gagar.sandbox.inside import linux
+from gagar.sandbox.inside.walls.protocol import ChildLimits, Walls
 
 REPORT = 199
 """Descriptor of the child's report; above those that the warm session had open."""
 MAX_REPORT_BYTES = 16 << 20
-MEMORY_CHECK_S = 0.25
+CHECK_S = 0.25
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChildLimits:
-    """What one workspace may use. Memory counts for each process and for all of them together."""
-
-    memory_bytes: int
-    processes: int
-    file_bytes: int
-    open_files: int
-    disk_bytes: int
-    disk_files: int
-    output_bytes: int
-    tree_bytes: int
-    tree_files: int
 
 
 @dataclass(kw_only=True)
@@ -73,7 +59,9 @@ class _Kept:
         return bytes(self.head) + gap + bytes(self.tail)
 
 
-def run_child(start: Callable[[], None], timeout_s: float, limits: ChildLimits, *, has_report: bool = False) -> Ended:
+def run_child(
+    start: Callable[[], None], timeout_s: float, limits: ChildLimits, walls: Walls, *, has_report: bool = False
+) -> Ended:
     """Forks; `start` runs in the child, without rights, on /dev/null and pipes. Whatever it raises is the caller's in the
     child."""
     deadline = time.monotonic() + timeout_s
@@ -82,7 +70,7 @@ def run_child(start: Callable[[], None], timeout_s: float, limits: ChildLimits, 
     child = os.fork()
     if child == 0:
         try:
-            _give_up_everything(output_end, report_end, timeout_s, limits)
+            _give_up_everything(output_end, report_end, timeout_s, limits, walls)
             start()
         except Exception as error:
             os.write(2, f"{error!r}\n".encode())
@@ -93,7 +81,7 @@ def run_child(start: Callable[[], None], timeout_s: float, limits: ChildLimits, 
     if has_report:
         os.close(report_end)
         kept[report] = _Kept(limit=MAX_REPORT_BYTES)
-    is_timeout = _watch(child, kept, deadline, limits)
+    is_timeout = _watch(child, kept, deadline, lambda: walls.excess(limits))
     exit_code = _kill_all(child)
     for descriptor, stream in kept.items():
         while data := os.read(descriptor, 1 << 16):
@@ -107,7 +95,7 @@ def run_child(start: Callable[[], None], timeout_s: float, limits: ChildLimits, 
     )
 
 
-def _give_up_everything(output: int, report: int, timeout_s: float, limits: ChildLimits) -> None:
+def _give_up_everything(output: int, report: int, timeout_s: float, limits: ChildLimits, walls: Walls) -> None:
     linux.set_dumpable(True)  # else its own /proc belongs to root
     os.setsid()
     null = os.open("/dev/null", os.O_RDONLY)
@@ -121,35 +109,35 @@ def _give_up_everything(output: int, report: int, timeout_s: float, limits: Chil
     linux.write_file("/proc/self/oom_score_adj", "1000")
     for kind, bound in (
         (resource.RLIMIT_AS, limits.memory_bytes),
-        (resource.RLIMIT_NPROC, limits.processes),
+        (resource.RLIMIT_NPROC, walls.process_bound(limits)),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_NOFILE, limits.open_files),
         (resource.RLIMIT_CPU, int(timeout_s) + 2),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(kind, (bound, bound))
-    linux.drop_capabilities()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    walls.enclose_child()
 
 
-def _watch(child: int, kept: dict[int, _Kept], deadline: float, limits: ChildLimits) -> bool:
+def _watch(child: int, kept: dict[int, _Kept], deadline: float, excess: Callable[[], str]) -> bool:
     """Reads until the child has ended or must be killed; whether the time was up."""
     poll = select.poll()
     ended = os.pidfd_open(child)
     for descriptor in (*kept, ended):
         poll.register(descriptor, select.POLLIN)
-    memory_check = time.monotonic() + MEMORY_CHECK_S
+    check = time.monotonic() + CHECK_S
     try:
         while True:
             now = time.monotonic()
             if now >= deadline:
                 return True
-            if now >= memory_check:
-                if _resident_bytes() > limits.memory_bytes:
-                    next(iter(kept.values())).add(b"\n[killed: out of memory]\n")
+            if now >= check:
+                if too_much := excess():
+                    next(iter(kept.values())).add(f"\n[killed: {too_much}]\n".encode())
                     return False
-                memory_check = now + MEMORY_CHECK_S
-            for descriptor, _ in poll.poll(max(0.0, min(deadline, memory_check) - now) * 1000 + 1):
+                check = now + CHECK_S
+            for descriptor, _ in poll.poll(max(0.0, min(deadline, check) - now) * 1000 + 1):
                 if descriptor == ended:
                     return False
                 data = os.read(descriptor, 1 << 16)
@@ -161,32 +149,38 @@ def _watch(child: int, kept: dict[int, _Kept], deadline: float, limits: ChildLim
         os.close(ended)
 
 
-def _resident_bytes() -> int:
-    """Memory of all processes of the namespace but this one."""
+def resident_bytes(processes: Iterable[int | str]) -> int:
+    """Memory of these processes together."""
     total = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
-            try:
-                with open(f"/proc/{name}/statm") as file:
-                    total += int(file.read().split()[1]) * PAGE_BYTES
-            except (OSError, IndexError):
-                continue  # it has just ended
+    for process in processes:
+        try:
+            with open(f"/proc/{process}/statm") as file:
+                total += int(file.read().split()[1]) * PAGE_BYTES
+        except (OSError, IndexError):
+            continue  # it has just ended
     return total
 
 
 def _kill_all(child: int) -> int:
-    """Kills every process of the namespace but this one, waits for all of them; the child's exit code, -1 if killed."""
+    """Kills every process behind these walls but this one, waits for all of them; the child's exit code, -1 if killed."""
     exit_code = -1
-    while True:
-        with contextlib.suppress(ProcessLookupError):
-            # A child that ended by itself is a zombie by now, and keeps its exit code.
-            os.kill(-1, signal.SIGKILL)
-        try:
-            process, status = os.waitpid(-1, 0)
-        except ChildProcessError:
-            return exit_code
+    for process, status in kill_within():
         if process == child:
             exit_code = max(-1, os.waitstatus_to_exitcode(status))
+    return exit_code
+
+
+def kill_within() -> Iterator[tuple[int, int]]:
+    """Kills every process behind these walls but this one until there is none left; number and status of each that was ours to
+    wait for."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            with contextlib.suppress(ProcessLookupError):
+                # A child that ended by itself is a zombie by now, and keeps its exit code.
+                os.kill(-1, signal.SIGKILL)
+            yield os.waitpid(-1, 0)
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                yield ended
 
 
 def run_bash(script: str, environment: dict[str, str]) -> NoReturn:

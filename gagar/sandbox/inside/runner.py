@@ -8,6 +8,7 @@ cannot write the same lines.
 import json
 import os
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -53,7 +54,7 @@ def run_session(park: Callable[[], None]) -> None:
 
 def _warm_up() -> None:
     """Runs a small test file, so that all that pytest imports at its first test is there."""
-    file = Path("/tmp/test_warm_up.py")
+    file = Path(tempfile.gettempdir(), "test_warm_up.py")
     file.write_text(WARM_UP)
     pytest.main([*ARGUMENTS, str(file)])
     file.unlink()

@@ -1,5 +1,5 @@
-"""One workspace: process 1 of its namespaces. Holds the tree, runs what it is asked to in children without rights, trusts
-nothing that they leave behind, and ends when its socket does.
+"""One workspace: the first process behind its walls. Holds the tree, runs what it is asked to in children without rights,
+trusts nothing that they leave behind, and ends when its socket does.
 
 In and out: frames, one answer for each request: `write`, `run`, `read`, `test`, `measure`.
 """
@@ -8,15 +8,17 @@ import os
 import socket
 import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gagar.sandbox.inside import frames, linux
+from gagar.sandbox.inside import frames
 from gagar.sandbox.inside.dead_code import count_dead_statements
-from gagar.sandbox.inside.processes import REPORT, ChildLimits, run_bash, run_child
+from gagar.sandbox.inside.processes import REPORT, run_bash, run_child
+from gagar.sandbox.inside.walls.protocol import ChildLimits, Walls
 
-ROOT = "/workspace"
-MEMORY_MOUNTS = (ROOT, "/tmp", "/dev/shm")
+ROOT = os.environ.get("GAGAR_WORKSPACE", "/workspace")
+"""Folder of the tree. The server says so before it imports this, and the candidates are not told."""
 SKIPPED_FOLDERS = frozenset({".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
 MAX_ARGUMENT = 128 << 10
 """Bytes of one argument that Linux takes; longer scripts go through a file."""
@@ -31,12 +33,12 @@ class TestProcess(BaseException):
         self.request = request
 
 
-def serve_workspace(stream: int, limits: ChildLimits) -> None:
+def serve_workspace(stream: int, limits: ChildLimits, walls: Walls) -> None:
     """Turns this process into a workspace; does not return. Raises TestProcess in a child that runs tests."""
     try:
-        _enter(stream, limits)
+        _enter(stream, limits, walls)
         requests = socket.socket(fileno=stream)
-        workspace = WorkspaceServer(limits)
+        workspace = WorkspaceServer(limits, walls)
         while (request := frames.receive(requests)) is not None:
             frames.send(requests, workspace.answer(request))
     except OSError as error:
@@ -44,30 +46,19 @@ def serve_workspace(stream: int, limits: ChildLimits) -> None:
     os._exit(0)
 
 
-def _enter(stream: int, limits: ChildLimits) -> None:
+def _enter(stream: int, limits: ChildLimits, walls: Walls) -> None:
     os.closerange(3, stream)
     os.closerange(stream + 1, 1 << 20)
-    linux.set_dumpable(True)
-    linux.unshare(linux.NEW_MOUNTS | linux.NEW_IPC | linux.NEW_NETWORK)
-    linux.mount_proc()
-    for target in MEMORY_MOUNTS:
-        linux.mount_tmpfs(target, limits.disk_bytes, limits.disk_files)
-    linux.raise_loopback()
-    user, group = os.getuid(), os.getgid()
-    # A user namespace of its own: its processes are counted apart, and none of them can make another.
-    linux.unshare(linux.NEW_USER)
-    linux.map_user(user, user, group)
-    linux.write_file("/proc/sys/user/max_user_namespaces", "0")
-    linux.drop_bounding_set()
-    linux.set_dumpable(False)
+    walls.enclose_workspace(limits)
     os.chdir(ROOT)
 
 
 class WorkspaceServer:
     """The requests, by name."""
 
-    def __init__(self, limits: ChildLimits) -> None:
+    def __init__(self, limits: ChildLimits, walls: Walls) -> None:
         self.limits = limits
+        self.walls = walls
         self.answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "write": self._write,
             "run": self._run,
@@ -86,15 +77,18 @@ class WorkspaceServer:
                 os.makedirs(folder, exist_ok=True)
             with open(path, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
+        if too_much := self.walls.excess(self.limits):
+            raise OSError(too_much)
         return {}
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         script: str = request["script"]
         if len(script.encode()) >= MAX_ARGUMENT:
-            with open("/tmp/.script", "w", encoding="utf-8") as file:
+            descriptor, path = tempfile.mkstemp(prefix=".script-")
+            with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(script)
-            script = "source /tmp/.script"
-        ended = run_child(lambda: run_bash(script, dict(os.environ)), request["timeout_s"], self.limits)
+            script = f"source {path}"
+        ended = run_child(lambda: run_bash(script, dict(os.environ)), request["timeout_s"], self.limits, self.walls)
         return {
             "exit_code": ended.exit_code,
             "is_timeout": ended.is_timeout,
@@ -102,6 +96,7 @@ class WorkspaceServer:
         }
 
     def _read(self, request: dict[str, Any]) -> dict[str, Any]:
+        _unlock()
         tree: dict[str, str] = {}
         num_bytes = 0
         for path, data in _regular_files(self.limits.tree_bytes):
@@ -115,12 +110,13 @@ class WorkspaceServer:
         return {"tree": tree}
 
     def _test(self, request: dict[str, Any]) -> dict[str, Any]:
+        _unlock()
         _clear_for_tests(request["conftests"])
 
         def become_test_process() -> None:
             raise TestProcess(request)
 
-        ended = run_child(become_test_process, request["timeout_s"], self.limits, has_report=True)
+        ended = run_child(become_test_process, request["timeout_s"], self.limits, self.walls, has_report=True)
         return {
             "is_timeout": ended.is_timeout,
             "output": ended.output.decode(errors="replace"),
@@ -131,8 +127,23 @@ class WorkspaceServer:
         def measure() -> None:
             os.write(REPORT, str(count_dead_statements(request["base"], request["result"])).encode())
 
-        ended = run_child(measure, request["timeout_s"], self.limits, has_report=True)
+        ended = run_child(measure, request["timeout_s"], self.limits, self.walls, has_report=True)
         return {"num_dead_statements": int(ended.report) if ended.report.isdigit() else 0}
+
+
+def _unlock() -> None:
+    """Gives back the rights that a candidate has taken from itself: not behind every kind of walls may we pass them over."""
+    _unlock_one(".")
+    for folder, folders, names in os.walk("."):
+        for name in (*folders, *names):
+            _unlock_one(os.path.join(folder, name))
+
+
+def _unlock_one(path: str) -> None:
+    mode = os.lstat(path).st_mode
+    needed = stat.S_IRWXU if stat.S_ISDIR(mode) else stat.S_IRUSR if stat.S_ISREG(mode) else 0
+    if mode & needed != needed:
+        os.chmod(path, stat.S_IMODE(mode) | needed)
 
 
 def _regular_files(max_bytes: int) -> Iterator[tuple[str, bytes]]:

@@ -1,16 +1,16 @@
-"""The bubblewrap sandbox: workspaces forked from a warm server behind bubblewrap's walls, on a Linux host, as root or not.
+"""The sandbox: workspaces forked from warm servers behind the walls of a jail, on a Linux host or in a container.
 
-In: trees, scripts, test ids. Out: what they did. Kept: the server, warm; it is started anew if it dies. A workspace that
+In: trees, scripts, test ids. Out: what they did. Kept: the servers, warm; one is started anew if it dies. A workspace that
 dies under candidate code is the candidate's failure; only a server that cannot be started is one of the infrastructure.
 """
 
 import asyncio
 import itertools
 import logging
-import re
 import secrets
+import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -18,11 +18,10 @@ import msgspec
 
 from gagar.errors import MachineError, UnavailableError
 from gagar.sandbox.inside.frames import HEADER
-from gagar.sandbox.jail import find_bubblewraps
 from gagar.sandbox.protocol import CommandResult, SlowStartError, TestRun, Workspace, WorkspaceError
 from gagar.sandbox.results import Expected, read_report
 from gagar.sandbox.table import SandboxTable
-from gagar.sandbox.warm_server import WarmServer
+from gagar.sandbox.warm_server import Cell, Jail, WarmServer
 from gagar.tasks.patches import Tree, check_path
 
 logger = logging.getLogger(__name__)
@@ -31,62 +30,122 @@ GRACE_S = 15.0
 """How long a workspace may be late with an answer, on a busy machine."""
 MAX_FRAME_BYTES = 256 << 20
 MEASURE_S = 10.0
-REFUSED = re.compile("namespace|not permitted|uid map|[Pp]ermission|No space left")
-"""In what bubblewrap or the server prints where the kernel or a container refuses what a sandbox is made of."""
-WAY_OUT = (
-    "; allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu "
-    "kernel.apparmor_restrict_unprivileged_userns=0); start a Docker container with --security-opt seccomp=unconfined "
-    "--security-opt apparmor=unconfined --security-opt systempaths=unconfined, and as root with "
-    "--cap-add SYS_ADMIN --cap-add NET_ADMIN"
-)
+CLOSED = "sandbox: expected it to be open, got a closed one"
 
 
-class BubblewrapSandbox:
-    """Sandbox by bubblewrap."""
+class ServerKeeper:
+    """The server of one cell: started when it is first needed, and anew if it has died."""
 
-    def __init__(self, table: SandboxTable, *, concurrency: int) -> None:
-        """`concurrency`: workspaces at a time."""
+    def __init__(self, cell: Cell, limits: dict[str, int], timeout_s: float) -> None:
+        """`timeout_s`: that a start may take."""
+        self._cell = cell
+        self._limits = limits
+        self._timeout_s = timeout_s
+        self._starting = asyncio.Lock()
+        self._is_closed = False
+        self.server: WarmServer | None = None
+
+    async def living_server(self) -> WarmServer:
+        """Raises UnavailableError if it cannot be started."""
+        async with self._starting:
+            if self._is_closed:
+                raise UnavailableError(CLOSED)
+            if self.server is not None and not self.server.is_alive:
+                logger.warning("sandbox server died last_words=%s", self.server.last_words)
+                await self._stop()
+            if self.server is None:
+                self.server = await WarmServer.start(self._cell, self._limits, self._timeout_s)
+            return self.server
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await self._stop()
+
+    async def _stop(self) -> None:
+        server, self.server = self.server, None
+        if server is not None:
+            await server.stop()
+
+
+def _check_temporary_directory() -> None:
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise MachineError(
+            f"sandbox: expected a directory for temporary files, got {error}; set TMPDIR to one that can be written to, or "
+            "give the container one: --tmpfs /tmp:exec"
+        ) from error
+
+
+def _tell(jail: Jail, refused: str) -> None:
+    """Which jail was opened, what it lacks, and why no stronger one was."""
+    missing = ", ".join(jail.missing) or "none"
+    if refused:
+        logger.warning("sandbox opened kind=%s missing_walls=%s refused=%s", jail.kind, missing, refused)
+    else:
+        logger.info("sandbox opened kind=%s missing_walls=%s", jail.kind, missing)
+
+
+class WarmSandbox:
+    """The first of some jails in which a server starts and the self-test finds every wall that the jail promises."""
+
+    def __init__(self, table: SandboxTable, find_jails: Callable[[], Sequence[Jail]], *, concurrency: int) -> None:
+        """`find_jails`: what to try, the strongest first; raises MachineError if there is none. `concurrency`: workspaces at a
+        time."""
         self._limits = table.limits()
         self._start_timeout_s = table.start_timeout_s
+        self._find_jails = find_jails
+        self._concurrency = concurrency
         self._slots = asyncio.Semaphore(concurrency)
         self._names = (str(number) for number in itertools.count())
-        self._server: WarmServer | None = None
-        self._program = ""
-        self._starting = asyncio.Lock()
+        self._keepers: list[ServerKeeper] = []
+        self._idle: list[ServerKeeper] = []
+        """For each workspace that may still start, where it does; the one used last comes first."""
+        self.jail: Jail | None = None
+        """The one in use while it is open."""
         self.num_workspaces = 0
         """Workspaces that have ended."""
         self.core_s = 0.0
         """Core seconds that they took, all their processes included."""
 
     async def open(self) -> None:
-        from gagar.sandbox.self_test import check_isolation
-
+        _check_temporary_directory()
         reasons: list[str] = []
-        for program in find_bubblewraps():
-            self._program = program
+        ways_out: dict[str, None] = {}
+        for jail in self._find_jails():
             try:
-                self._server = await self._start()
-                await check_isolation(self, self._start_timeout_s)
+                await self._open_in(jail)
             except SlowStartError as error:
                 await self.close()
                 raise SlowStartError(f"{error}; try again, or set start_timeout_s of its table higher") from None
-            except (UnavailableError, WorkspaceError) as error:
-                words = f": {self._server.last_words}" if self._server is not None else ""
-                reasons.append(f"{error}{words}")
+            except (UnavailableError, WorkspaceError, MachineError) as error:
+                reasons.append(self._explain(error))
+                ways_out |= {way_out: None for way_out in [jail.way_out(reasons[-1])] if way_out}
                 await self.close()
             else:
-                logger.info("sandbox opened program=%s", program)
+                _tell(jail, "; ".join([*reasons, *ways_out]))
                 return
-        is_refused = any(REFUSED.search(reason) for reason in reasons)
-        raise MachineError(f"sandbox: expected a working bubblewrap, got {'; '.join(reasons)}{WAY_OUT if is_refused else ''}")
+        raise MachineError(f"sandbox: expected one that holds, got {'; '.join([*reasons, *ways_out])}")
 
-    async def _start(self) -> WarmServer:
-        return await WarmServer.start(self._program, self._limits, self._start_timeout_s)
+    async def _open_in(self, jail: Jail) -> None:
+        from gagar.sandbox.self_test import check_isolation
+
+        self.jail = jail
+        cells = await asyncio.to_thread(jail.open, self._concurrency)
+        self._keepers = [ServerKeeper(cell, self._limits, self._start_timeout_s) for cell in cells]
+        self._idle = [self._keepers[number % len(cells)] for number in range(self._concurrency)]
+        await check_isolation(self, jail.missing, self._start_timeout_s)
+
+    def _explain(self, error: Exception) -> str:
+        words = [keeper.server.last_words for keeper in self._keepers if keeper.server is not None]
+        return ": ".join([str(error), *words[:1]])
 
     async def close(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop()
+        keepers, self._keepers, self._idle = self._keepers, [], []
+        await asyncio.gather(*(keeper.close() for keeper in keepers))
+        jail, self.jail = self.jail, None
+        if jail is not None:
+            await asyncio.to_thread(jail.close)
 
     def workspace(self, tree: Tree) -> AbstractAsyncContextManager[Workspace]:
         return self._workspace(tree)
@@ -96,33 +155,33 @@ class BubblewrapSandbox:
         for path in tree:
             check_path(path)
         async with self._slots:
-            server = await self._living_server()
-            name = next(self._names)
-            reader, writer = await server.open_workspace(name)
-            workspace = BubblewrapWorkspace(reader, writer, server)
+            if not self._idle:
+                raise UnavailableError(CLOSED)
+            keeper = self._idle.pop()
             try:
-                await workspace.write(tree)
-                yield workspace
+                async with self._workspace_of(await keeper.living_server(), tree) as workspace:
+                    yield workspace
             finally:
-                writer.close()
-                # Added after the wait: `+=` with it inside would forget what other workspaces added meanwhile.
-                core_s = await asyncio.shield(server.end_workspace(name))
-                self.core_s += core_s
-                self.num_workspaces += 1
+                if keeper in self._keepers:
+                    self._idle.append(keeper)
 
-    async def _living_server(self) -> WarmServer:
-        async with self._starting:
-            server = self._server
-            if server is None:
-                raise UnavailableError("sandbox: expected it to be open, got a closed one")
-            if not server.is_alive:
-                logger.warning("sandbox server died last_words=%s", server.last_words)
-                await server.stop()
-                server = self._server = await self._start()
-            return server
+    @asynccontextmanager
+    async def _workspace_of(self, server: WarmServer, tree: Tree) -> AsyncIterator[Workspace]:
+        name = next(self._names)
+        reader, writer = await server.open_workspace(name)
+        workspace = WarmWorkspace(reader, writer, server)
+        try:
+            await workspace.write(tree)
+            yield workspace
+        finally:
+            writer.close()
+            # Added after the wait: `+=` with it inside would forget what other workspaces added meanwhile.
+            core_s = await asyncio.shield(server.end_workspace(name))
+            self.core_s += core_s
+            self.num_workspaces += 1
 
 
-class BubblewrapWorkspace:
+class WarmWorkspace:
     """One workspace; see protocol.Workspace."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: WarmServer) -> None:
