@@ -2,18 +2,23 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
-def num_with(argument: str) -> int:
-    """Processes of this machine that have it among their arguments."""
-    found = 0
+def all_with(argument: str) -> list[int]:
+    """Numbers of the processes of this machine that have it among their arguments."""
+    found: list[int] = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found += argument.encode() in file.read_bytes().split(b"\0")
-        except OSError:
-            continue
+        with suppress(OSError):
+            if argument.encode() in file.read_bytes().split(b"\0"):
+                found.append(int(file.parent.name))
     return found
+
+
+def num_with(argument: str) -> int:
+    """How many there are."""
+    return len(all_with(argument))
 
 
 async def wait_for(argument: str, number: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gagar.sandbox import kinds
 from gagar.sandbox.warm_sandbox import WarmSandbox
-from tests.sleepers import num_with, wait_for
+from tests.sleepers import all_with, num_with, wait_for
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="session")]
 
@@ -95,3 +95,26 @@ async def test_folders_go_with_a_closed_sandbox_and_at_the_next_start_with_a_kil
     await other.open()
     await other.close()
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_workspace_whose_guard_was_killed_leaves_no_process(sandbox: WarmSandbox) -> None:
+    """As the kernel may do when the machine has no memory left."""
+    if table_of(sandbox) != "Landlock":
+        pytest.skip("a promise of landlock: elsewhere the kernel ends a namespace with its first process")
+    async with sandbox.workspace({}) as workspace:
+        task = asyncio.create_task(workspace.run(f"setsid sleep {MARK} & sleep {MARK}", 1000))
+        await wait_for(MARK, 2)
+        (sleeper, _) = all_with(MARK)
+        servers = {keeper.server._process.pid for keeper in sandbox._keepers if keeper.server is not None}
+        guard = sleeper
+        while (parent := parent_of(guard)) not in servers:
+            guard = parent
+        os.kill(guard, signal.SIGKILL)
+        await wait_for(MARK, 0)
+        assert (await task).exit_code == -1
+    async with sandbox.workspace({}) as workspace:
+        assert (await workspace.run("echo fine", 30.0)).output == "fine\n"
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

@@ -9,7 +9,7 @@ from gagar.errors import BadRecordError
 from gagar.sandbox.protocol import CommandResult, WorkspaceError
 from gagar.sandbox.warm_sandbox import WarmSandbox
 from gagar.sandbox.warm_server import Jail
-from tests.sleepers import num_with
+from tests.sleepers import all_with, num_with, wait_for
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="session")]
 
@@ -131,6 +131,18 @@ async def test_killing_everything_kills_only_its_own(sandbox: WarmSandbox) -> No
         assert (await workspace.run("kill -9 -1; kill -9 1; echo alive", TIMEOUT_S)).output.endswith("alive\n")
         assert (await workspace.run("echo again", TIMEOUT_S)).output == "again\n"
         assert (await other.run("cat a.txt", TIMEOUT_S)).output == "1\n"
+
+
+async def test_no_workspace_reaches_another(sandbox: WarmSandbox) -> None:
+    async with sandbox.workspace({"a.txt": "1\n"}) as one, sandbox.workspace({}) as other:
+        folder = (await one.run("pwd", TIMEOUT_S)).output.strip()
+        task = asyncio.create_task(one.run("sleep 31536126; echo over", TIMEOUT_S))
+        await wait_for("31536126", 1)
+        (process,) = all_with("31536126")
+        for attempt in (f"kill -9 {process}", f"cat {folder}/a.txt", f"cat /proc/{process}/environ", f"prlimit -p {process}"):
+            assert (await other.run(attempt, TIMEOUT_S)).exit_code != 0
+        assert all_with("31536126") == [process]
+        task.cancel()
 
 
 async def test_a_fork_bomb_meets_its_limit(sandbox: WarmSandbox) -> None:
