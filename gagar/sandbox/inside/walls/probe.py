@@ -124,13 +124,13 @@ def _process_numbers(targets: Targets) -> Iterator[str]:
 
 
 def _processes(targets: Targets) -> Iterator[str]:
-    if _works(lambda: os.kill(targets.process, signal.SIGKILL)):
-        yield f"process {targets.process} can be killed"
     if _works(lambda: resource.prlimit(targets.process, resource.RLIMIT_NOFILE)):
         yield f"the limits of process {targets.process} can be read"
     for name in ("environ", "mem", "cmdline"):
         if _works(lambda path=f"/proc/{targets.process}/{name}": open(path, "rb").close()):  # type: ignore[misc]
             yield f"{name} of process {targets.process} can be read"
+    if _works(lambda: os.kill(targets.process, signal.SIGKILL)):
+        yield f"process {targets.process} can be killed"
 
 
 def _environment(targets: Targets) -> Iterator[str]:
